@@ -1,0 +1,101 @@
+"""The XR driver protocol: what the frame loop asks of a headset, real or simulated.
+
+Names and call order follow OpenXR 1.1: wait, begin, locate, end. Times are nanoseconds on the
+clock of `time.perf_counter_ns`. Space is right-handed with +y up and -z ahead; metres, radians.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+Vec3 = tuple[float, float, float]
+Quat = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
+class Pose:
+    """Position in metres and orientation as a unit quaternion (x, y, z, w)."""
+
+    position: Vec3
+    orientation: Quat
+
+
+@dataclass(frozen=True)
+class Fov:
+    """Half-angles in radians, as in XrFovf: `left` and `down` are negative."""
+
+    left: float
+    right: float
+    up: float
+    down: float
+
+
+@dataclass(frozen=True)
+class View:
+    """One eye: its pose in the reference space and its field of view."""
+
+    pose: Pose
+    fov: Fov
+
+
+@dataclass(frozen=True)
+class FrameTiming:
+    """What `wait_frame` promises: the frame to draw now and when it will be shown."""
+
+    frame_id: int
+    predicted_display_ns: int
+    period_ns: int
+    should_render: bool
+
+
+@dataclass(frozen=True)
+class FrameResult:
+    """What became of one frame, known once the compositor has passed its vsync.
+
+    `missed` is the number of vsyncs beyond the predicted one that passed before the frame was
+    shown (0: on time). `stale_run` is the number of consecutive refreshes, up to and including
+    this frame's lateness, that showed an old image.
+    """
+
+    frame_id: int
+    displayed_ns: int
+    missed: int
+    stale_run: int
+
+
+class XrDriver(Protocol):
+    """A headset. `openxr`, `simulated` and `headless` are equal implementations."""
+
+    name: str
+    view_size: tuple[int, int]
+    """Recommended width and height of one eye image, pixels."""
+
+    def open(self) -> None:
+        """Start the session. Raises `XrError` when there is no headset or runtime."""
+
+    def wait_frame(self, idle: Callable[[], None]) -> FrameTiming:
+        """Block until the next frame should start; call `idle` repeatedly meanwhile."""
+
+    def begin_frame(self) -> None:
+        """Announce that rendering of the waited-for frame starts."""
+
+    def locate_views(self, display_ns: int) -> tuple[View, View]:
+        """Predict the left and right eye at `display_ns`."""
+
+    def end_frame(self, frame_id: int) -> None:
+        """Hand the frame over; its GPU work has been submitted."""
+
+    def frame_completed(self, frame_id: int, completed_ns: int) -> None:
+        """Tell when the GPU finished the eye images of a frame."""
+
+    def results(self) -> list[FrameResult]:
+        """Take the outcomes that have become known since the last call, in frame order."""
+
+    def close(self) -> None:
+        """End the session; safe to call twice."""
+
+
+class XrError(Exception):
+    """No usable headset or runtime; the message says what to do."""
