@@ -54,15 +54,28 @@ class FrameTiming:
 class FrameResult:
     """What became of one frame, known once the compositor has passed its vsync.
 
-    `missed` is the number of vsyncs beyond the predicted one that passed before the frame was
-    shown (0: on time). `stale_run` is the number of consecutive refreshes, up to and including
-    this frame's lateness, that showed an old image.
+    A refresh shows the newest frame that has been handed over, has completed on the GPU and whose
+    predicted refresh is not still to come; otherwise it repeats the image shown before (stale).
+    Every frame handed over is either shown exactly once or *dropped*: overtaken by a newer frame
+    before it was shown, so that it never reaches the display. A frame that was waited for but
+    never handed over, or never completed, is dropped as well.
+
+    `displayed_ns` is the refresh that first showed the frame; 0 when the frame was dropped.
+    `missed` is the number of refreshes beyond the predicted one that passed until the frame, or
+    the one that overtook it, was shown (0: on time; at least 1 for a dropped frame).
+    `stale_run` is the number of consecutive refreshes just before that one which repeated an old
+    image. It counts refreshes for which the application started no frame, too.
     """
 
     frame_id: int
     displayed_ns: int
     missed: int
     stale_run: int
+
+    @property
+    def dropped(self) -> bool:
+        """Whether the frame never reached the display."""
+        return self.displayed_ns == 0
 
 
 class XrDriver(Protocol):

@@ -1,0 +1,112 @@
+"""The rows of `frames.jsonl` and `chunks.jsonl`: one frame or chunk a line.
+
+Stamps (`_ns`) are on the clock of `time.perf_counter_ns`, durations (`_ms`) in milliseconds;
+None (null in JSON) where not known.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameRow:
+    """One frame of the loop."""
+
+    id: int
+    """Frame number, from 1."""
+    predicted_display_ns: int
+    """When the driver promised to show the frame."""
+    wait_ns: int
+    """When `wait_frame` returned."""
+    begin_ns: int | None = None
+    """When `begin_frame` was called."""
+    locate_ns: int | None = None
+    """When the views were located."""
+    submit_ns: int | None = None
+    """When the eye images were about to be submitted."""
+    end_ns: int | None = None
+    """When `end_frame` returned."""
+    gpu_done_ns: int | None = None
+    """When the completion of the eye images was observed."""
+    frame_ms: float | None = None
+    """From `wait_ns` to `gpu_done_ns`."""
+    interval_ms: float | None = None
+    """Since the previous frame's `wait_ns`."""
+    submit_ms: float | None = None
+    """What the submit call of the eye images took."""
+    slack_ms: float | None = None
+    """From `gpu_done_ns` to `predicted_display_ns`; negative: too late."""
+    missed: int | None = None
+    """Refreshes beyond the predicted one until the frame, or one that overtook it, was shown."""
+    stale_run: int | None = None
+    """Refreshes just before that one which repeated an old image."""
+    displayed_ns: int | None = None
+    """When the frame was first shown; None: dropped, or the session ended before."""
+    chunks_run: int = 0
+    """Chunks submitted from this frame's `wait_ns` to the next one's."""
+    in_flight_at_submit: int | None = None
+    """Chunks in flight when the eye images were submitted."""
+    camera_age_ms: float | None = None
+    """Age of the camera image shown, at `locate_ns`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkRow:
+    """One chunk of network work."""
+
+    id: int
+    """Chunk number, from 1, over all jobs."""
+    job: Literal["train", "infer"]
+    """What the chunk belongs to: a training step or an inference."""
+    job_id: int
+    """Number of that step or inference."""
+    index: int
+    """Position in the job, from 0."""
+    of: int
+    """Chunks of the job."""
+    dispatches: int
+    """Dispatches in the chunk."""
+    frame_id: int
+    """Frame in which it was submitted."""
+    submit_ns: int
+    """When it was about to be submitted."""
+    done_ns: int | None = None
+    """When its completion was observed."""
+    submit_ms: float | None = None
+    """What the submit call took."""
+    in_flight: int
+    """Chunks in flight once it was submitted, itself included."""
+    reason: str
+    """Why the policy submitted it."""
+
+
+def row_line(row: FrameRow | ChunkRow) -> str:
+    """The row as one JSON line with its newline. `FrameRow(**json.loads(line))` reads it back."""
+    return to_json({f.name: getattr(row, f.name) for f in dataclasses.fields(row)}) + "\n"
+
+
+def to_json(value: object, indent: int | None = None) -> str:
+    """Strict JSON: infinities and NaN become null, numpy scalars numbers, other objects text."""
+    return json.dumps(_plain(value), indent=indent, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if hasattr(value, "tolist"):  # numpy scalars and arrays
+        return _plain(value.tolist())
+    return str(value)

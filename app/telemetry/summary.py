@@ -1,0 +1,68 @@
+"""`summary.json`: the headline numbers of a session, both tenants side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from app.telemetry.statistics import Statistics
+
+
+def percentiles(ms: Iterable[float]) -> dict[str, float | None]:
+    """p50, p95, p99 and max of durations in ms, to the microsecond; None without samples.
+
+    Samples that are not finite are left out.
+    """
+    samples = np.fromiter(ms, dtype=np.float64)
+    samples = samples[np.isfinite(samples)]
+    if samples.size == 0:
+        return {"p50": None, "p95": None, "p99": None, "max": None}
+    p50, p95, p99 = (round(float(p), 3) for p in np.percentile(samples, (50, 95, 99)))
+    return {"p50": p50, "p95": p95, "p99": p99, "max": round(float(samples.max()), 3)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """What `Statistics` cannot know of a session; None where there is nothing to tell."""
+
+    outcome: str
+    """"ok", "error: ..." or "skipped: ..."."""
+    in_flight: int
+    policy: str
+    adapter: str
+    gpu: Literal["wgpu", "dawn"]
+    objects_created_in_loop: int
+    loss_first: float | None = None
+    loss_last: float | None = None
+    psnr_first_db: float | None = None
+    psnr_last_db: float | None = None
+
+    def to_dict(
+        self, statistics: Statistics, extra: Mapping[str, object] | None = None
+    ) -> dict[str, object]:
+        """The contract's keys, with those of `extra` (job, hz, camera, ...) behind them."""
+        infer = percentiles(statistics.infer_ms)
+        contract = {
+            "outcome": self.outcome,
+            "frames": statistics.frames,
+            "frame_ms": percentiles(statistics.frame_ms),
+            "missed_per_1000": round(statistics.missed_per_1000, 3),
+            "longest_stale_run": statistics.longest_stale_run,
+            "chunks": statistics.chunks,
+            "in_flight": self.in_flight,
+            "policy": self.policy,
+            "train_steps": statistics.train_steps,
+            "train_steps_per_s": round(statistics.train_steps_per_s, 3),
+            "infer_ms": {"p50": infer["p50"], "p95": infer["p95"]},
+            "loss_first": self.loss_first,
+            "loss_last": self.loss_last,
+            "psnr_first_db": self.psnr_first_db,
+            "psnr_last_db": self.psnr_last_db,
+            "adapter": self.adapter,
+            "gpu": self.gpu,
+            "objects_created_in_loop": self.objects_created_in_loop,
+        }
+        return contract | {k: v for k, v in (extra or {}).items() if k not in contract}

@@ -1,0 +1,292 @@
+"""A simulated headset: a compositor clock with fixed vsyncs that says what the wearer saw.
+
+Time line of a frame predicted for vsync n (times before that vsync):
+
+    period + COMPOSITOR_LEAD_NS   wait_frame returns: the application may start
+    COMPOSITOR_LEAD_NS            latch: eye images complete by now are shown at the vsync
+    0                             the image lights up; `predicted_display_ns`
+
+so an application has exactly one period from waking to completed eye images. Nothing here touches
+a GPU: the caller tells when frames complete.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from app.xr.driver import FrameResult, FrameTiming, View
+from app.xr.head_motion import scripted_views
+
+COMPOSITOR_LEAD_NS = 1_500_000
+"""What the compositor needs between taking the eye images and the vsync (distortion, scan-out)."""
+
+LATEST_START = 0.75
+"""A frame may start this share of a period after its wake-up; later, the next vsync is taken."""
+
+MAX_UNCOMPLETED = 2
+"""Frames that may be on the GPU at once; `wait_frame` holds the application back beyond that."""
+
+THROTTLE_LIMIT_NS = 5_000_000_000
+"""After holding back for so long the driver gives the uncompleted frames up and goes on."""
+
+IDLE_EVERY_NS = 200_000
+PRECISE_NS = 200_000  # sleeps end late by up to this; the rest of a wait is spun
+
+
+class Clock(Protocol):
+    """A time source; tests replace it."""
+
+    def now_ns(self) -> int:
+        """Nanoseconds on the clock of `time.perf_counter_ns`."""
+
+    def sleep_ns(self, duration_ns: int) -> None:
+        """Sleep about that long; 0 only yields to other threads."""
+
+
+class SystemClock:
+    """The real clock."""
+
+    def now_ns(self) -> int:
+        """Nanoseconds on the clock of `time.perf_counter_ns`."""
+        return time.perf_counter_ns()
+
+    def sleep_ns(self, duration_ns: int) -> None:
+        """Sleep about that long; 0 only yields to other threads."""
+        time.sleep(duration_ns * 1e-9)
+
+
+@dataclass(frozen=True)
+class CompositorStats:
+    """What the display showed, from the first shown frame up to the latest shown one.
+
+    `vsyncs` refreshes, each either `fresh` (a new frame) or `stale` (an old one repeated);
+    `dropped` frames were overtaken before being shown (see `FrameResult`). Refreshes after the
+    latest shown frame are counted once a further frame is shown.
+    """
+
+    vsyncs: int
+    fresh: int
+    stale: int
+    longest_stale_run: int
+    dropped: int
+
+    @property
+    def missed_per_1000(self) -> float:
+        """Stale refreshes per thousand; 0 before anything was shown."""
+        return 1000.0 * self.stale / self.vsyncs if self.vsyncs else 0.0
+
+
+@dataclass(slots=True)
+class _Frame:
+    id: int
+    vsync: int  # predicted
+    ended_ns: int | None = None
+    completed_ns: int | None = None
+    lost: bool = False  # never handed over, or given up: it will not be shown
+
+    @property
+    def uncompleted(self) -> bool:
+        return self.completed_ns is None and not self.lost
+
+
+class SimulatedDriver:
+    """An `XrDriver` without a headset. Use from one thread.
+
+    `hz`: refresh rate. `view_size`: width and height of one eye image, pixels.
+    Raises `ValueError` for a rate outside 1 to 1000 Hz or an empty view.
+    """
+
+    name = "simulated"
+
+    def __init__(
+        self,
+        hz: float = 90.0,
+        view_size: tuple[int, int] = (720, 720),
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        if not 1.0 <= hz <= 1000.0:
+            raise ValueError(f"the refresh rate must be 1 to 1000 Hz, not {hz}")
+        if min(view_size) < 1:
+            raise ValueError(f"the view size must be positive, not {view_size}")
+        self.view_size = view_size
+        self.period_ns = round(1e9 / hz)
+        self.throttle_timeouts = 0
+        """How often uncompleted frames were given up after `THROTTLE_LIMIT_NS`."""
+        self._clock: Clock = clock or SystemClock()
+        self._epoch_ns = 0
+        self._is_open = False
+        self._last_id = 0
+        self._last_vsync = -1
+        self._current: _Frame | None = None  # waited for, not yet handed over
+        self._begun = False
+        self._pending: deque[_Frame] = deque()  # handed over, fate unknown; in frame order
+        self._results: list[FrameResult] = []
+        self._shown_vsync: int | None = None
+        self._fresh = self._stale = self._longest_stale_run = self._dropped = 0
+
+    def open(self) -> None:
+        """Start the session: vsync 0 is now."""
+        self._epoch_ns = self._clock.now_ns()
+        self._is_open = True
+
+    def wait_frame(self, idle: Callable[[], None]) -> FrameTiming:
+        """Block until the next frame should start; call `idle` about every 0.2 ms meanwhile.
+
+        No vsync is promised twice. A late application gets the next vsync it can still meet.
+        While `MAX_UNCOMPLETED` frames are on the GPU no further one is started. `idle` is called
+        at least once, and may block. Raises `RuntimeError` when the driver is not open.
+        """
+        if not self._is_open:
+            raise RuntimeError("the simulated headset is not open: call open() first")
+        self._discard_current()
+        idle()
+        self._throttle(idle)
+        vsync = self._next_vsync()
+        self._idle_until(self._wake_ns(vsync), idle)
+        if self._next_vsync() != vsync:
+            # `idle` blocked past the frame. Not called again: a slow one could do so for ever.
+            vsync = self._next_vsync()
+            self._sleep_until(self._wake_ns(vsync))
+        self._last_vsync = vsync
+        self._last_id += 1
+        self._current = _Frame(self._last_id, vsync)
+        return FrameTiming(self._last_id, self._vsync_ns(vsync), self.period_ns, True)
+
+    def begin_frame(self) -> None:
+        """Announce that rendering starts. Raises `RuntimeError` without a waited-for frame."""
+        if self._current is None:
+            raise RuntimeError("begin_frame without wait_frame")
+        self._begun = True
+
+    def locate_views(self, display_ns: int) -> tuple[View, View]:
+        """Left and right eye at `display_ns`: a smooth function of the time since `open`."""
+        return scripted_views((display_ns - self._epoch_ns) * 1e-9)
+
+    def end_frame(self, frame_id: int) -> None:
+        """Hand the begun frame over. Raises `RuntimeError` for any other frame."""
+        frame = self._current
+        if frame is None or frame.id != frame_id or not self._begun:
+            raise RuntimeError(f"end_frame({frame_id}), but that frame has not begun")
+        frame.ended_ns = self._clock.now_ns()
+        self._pending.append(frame)
+        self._current, self._begun = None, False
+
+    def frame_completed(self, frame_id: int, completed_ns: int) -> None:
+        """Tell when the eye images were ready; may come before `end_frame`, or after the vsync.
+
+        The frame is shown at the first vsync at least `COMPOSITOR_LEAD_NS` after it was both
+        completed and handed over, not before its predicted one, and never after a newer frame.
+        Raises `ValueError` for a frame that was never waited for.
+        """
+        if not 1 <= frame_id <= self._last_id:
+            raise ValueError(f"frame {frame_id} was never waited for")
+        for frame in (*self._pending, *([self._current] if self._current else ())):
+            if frame.id == frame_id and frame.completed_ns is None:
+                frame.completed_ns = completed_ns
+
+    def results(self) -> list[FrameResult]:
+        """Take the outcomes that have become known since the last call, in frame order."""
+        self._settle()
+        taken, self._results = self._results, []
+        return taken
+
+    def stats(self) -> CompositorStats:
+        """The account so far."""
+        self._settle()
+        fresh, stale = self._fresh, self._stale
+        return CompositorStats(fresh + stale, fresh, stale, self._longest_stale_run, self._dropped)
+
+    def close(self) -> None:
+        """End the session; safe to call twice. Results and statistics stay readable."""
+        self._is_open = False
+
+    # -- pacing --
+
+    def _vsync_ns(self, vsync: int) -> int:
+        return self._epoch_ns + vsync * self.period_ns
+
+    def _wake_ns(self, vsync: int) -> int:
+        return self._vsync_ns(vsync - 1) - COMPOSITOR_LEAD_NS
+
+    def _first_vsync_from(self, ns: int) -> int:
+        return -((self._epoch_ns - ns) // self.period_ns)
+
+    def _next_vsync(self) -> int:
+        """The next vsync not promised yet that a frame starting now can meet."""
+        needed_ns = COMPOSITOR_LEAD_NS + round((1.0 - LATEST_START) * self.period_ns)
+        return max(self._last_vsync + 1, self._first_vsync_from(self._clock.now_ns() + needed_ns))
+
+    def _idle_until(self, until_ns: int, idle: Callable[[], None]) -> None:
+        while until_ns - self._clock.now_ns() > PRECISE_NS:
+            idle()
+            left_ns = until_ns - PRECISE_NS - self._clock.now_ns()
+            self._clock.sleep_ns(max(0, min(IDLE_EVERY_NS, left_ns)))
+        self._sleep_until(until_ns)
+
+    def _sleep_until(self, until_ns: int) -> None:
+        left_ns = until_ns - PRECISE_NS - self._clock.now_ns()
+        if left_ns > 0:
+            self._clock.sleep_ns(left_ns)
+        while self._clock.now_ns() < until_ns:
+            self._clock.sleep_ns(0)
+
+    def _throttle(self, idle: Callable[[], None]) -> None:
+        give_up_ns = self._clock.now_ns() + THROTTLE_LIMIT_NS
+        while sum(frame.uncompleted for frame in self._pending) >= MAX_UNCOMPLETED:
+            if self._clock.now_ns() >= give_up_ns:
+                self.throttle_timeouts += 1
+                for frame in self._pending:
+                    frame.lost = frame.uncompleted
+                return
+            self._clock.sleep_ns(IDLE_EVERY_NS)
+            idle()
+
+    def _discard_current(self) -> None:
+        """A frame that was waited for but not ended is discarded, as OpenXR does."""
+        if self._current is not None:
+            self._current.lost = True
+            self._pending.append(self._current)
+            self._current, self._begun = None, False
+
+    # -- what the display showed --
+
+    def _settle(self) -> None:
+        """Decide every refresh that can be decided; the outcome does not depend on when."""
+        while (shown := self._next_shown()) is not None:
+            self._show(*shown)
+
+    def _next_shown(self) -> tuple[int, _Frame] | None:
+        """The next refresh that shows a new frame, with that frame; None while not yet known."""
+        ready = [(self._ready_vsync(frame), frame) for frame in self._pending if not frame.lost]
+        known = [(vsync, frame) for vsync, frame in ready if vsync is not None]
+        if not known:
+            return None
+        vsync, frame = min(known, key=lambda entry: (entry[0], -entry[1].id))
+        # Completions are told late: one not told yet may have been in time for this refresh.
+        untold = any(other.uncompleted and other.vsync <= vsync for other in self._pending)
+        if untold or self._clock.now_ns() < self._vsync_ns(vsync):
+            return None
+        return vsync, frame
+
+    def _ready_vsync(self, frame: _Frame) -> int | None:
+        if frame.completed_ns is None or frame.ended_ns is None:
+            return None
+        ready_ns = max(frame.completed_ns, frame.ended_ns)
+        return max(frame.vsync, self._first_vsync_from(ready_ns + COMPOSITOR_LEAD_NS))
+
+    def _show(self, vsync: int, frame: _Frame) -> None:
+        run = 0 if self._shown_vsync is None else vsync - self._shown_vsync - 1
+        while (old := self._pending.popleft()) is not frame:
+            self._results.append(FrameResult(old.id, 0, vsync - old.vsync, run))
+            self._dropped += 1
+        shown_ns = self._vsync_ns(vsync)
+        self._results.append(FrameResult(frame.id, shown_ns, vsync - frame.vsync, run))
+        self._shown_vsync = vsync
+        self._fresh += 1
+        self._stale += run
+        self._longest_stale_run = max(self._longest_stale_run, run)

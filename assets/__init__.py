@@ -1,0 +1,8 @@
+"""Files that ship with the program: photographs, default weights and their licences."""
+
+from pathlib import Path
+
+
+def photos_dir() -> Path:
+    """The folder that holds `train/`, `val/` and `ATTRIBUTION.csv`."""
+    return Path(__file__).resolve().parent / "photos"

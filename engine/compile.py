@@ -1,0 +1,40 @@
+"""The pipeline: graph -> rewrite -> lower -> schedule -> memory plan -> Plan."""
+
+from __future__ import annotations
+
+from engine.graph import Graph, verify
+from engine.lower import Lowering
+from engine.memory import plan_memory
+from engine.plan import Plan
+from engine.rewrite import rewrite
+from engine.schedule import schedule, verify_groups
+from engine.specialize import DeviceFacts
+
+
+def compile_graph(
+    graph: Graph, facts: DeviceFacts | None = None, *, optimize: bool = True, alias: bool = True
+) -> Plan:
+    """Compile everything that the graph's outputs, gradients and effects need.
+
+    `optimize=False` skips rewriting and `alias=False` gives each transient its own memory; both
+    exist to bisect faults and must not change results.
+    """
+    facts = facts or DeviceFacts()
+    verify(graph)
+    if optimize:
+        graph = rewrite(graph)
+        verify(graph)
+    lowered = Lowering(graph, facts)
+    dispatches, groups = schedule(lowered.dispatches)
+    verify_groups(dispatches, groups)
+    limit = min(facts.max_binding_bytes, facts.max_buffer_bytes)
+    slabs, placements = plan_memory(lowered.buffers, dispatches, groups, limit, alias=alias)
+    return Plan(
+        buffers=tuple(lowered.buffers),
+        dispatches=dispatches,
+        groups=groups,
+        slabs=slabs,
+        placements=placements,
+        tensors=dict(lowered.tensors),
+        constants=dict(lowered.constants),
+    )

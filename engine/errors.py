@@ -1,0 +1,23 @@
+"""Errors of the compiler and its runtime; every message is one line that says what to do."""
+
+from __future__ import annotations
+
+
+class EngineError(Exception):
+    """Base of all errors that the engine raises on purpose."""
+
+
+class GraphError(EngineError):
+    """A graph is ill-formed: wrong shapes, dtypes, attributes or order."""
+
+
+class PlanError(EngineError):
+    """A graph cannot be turned into a plan, or a plan breaks one of its own rules."""
+
+
+class CheckpointError(EngineError):
+    """A checkpoint is unreadable, incomplete or belongs to another model."""
+
+
+class GpuError(EngineError):
+    """No usable adapter, or the device was lost."""

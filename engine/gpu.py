@@ -1,0 +1,364 @@
+"""The device: opening it, its facts, creation counting, submission and completion tracking.
+
+The only file that knows which WebGPU implementation runs (wgpu-native through wgpu-py). Objects
+are made once through the public API; the frame loop replays them through raw library calls,
+which cost a third of the wrapped ones.
+
+Completion is tracked with raw `wgpuQueueOnSubmittedWorkDone` callbacks and non-waiting polls.
+wgpu-py's own promises start a thread that waits inside the library, and a submit made meanwhile
+blocks until the running kernel ends; nothing here leaves such a promise pending.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+import numpy as np
+import wgpu
+
+from engine.errors import GpuError
+from engine.specialize import DeviceFacts
+
+COUNTED = (
+    "buffer",
+    "texture",
+    "sampler",
+    "bind_group_layout",
+    "pipeline_layout",
+    "shader_module",
+    "compute_pipeline",
+    "render_pipeline",
+    "bind_group",
+    "query_set",
+)
+"""Kinds of objects that must not be created in steady state."""
+
+WANTED_FEATURES = ("timestamp-query",)
+WANTED_LIMITS = (
+    "max-buffer-size",
+    "max-storage-buffer-binding-size",
+    "max-storage-buffers-per-shader-stage",
+    "max-compute-workgroup-storage-size",
+    "max-compute-invocations-per-workgroup",
+    "max-compute-workgroup-size-x",
+)
+
+_instance_ready = False
+
+
+def prepare_instance() -> None:
+    """Choose back ends before the first adapter request; harmless when called again.
+
+    On Linux only Vulkan: enumerating the GL back end beside an X11 window aborts the process.
+    """
+    global _instance_ready
+    if _instance_ready:
+        return
+    from wgpu.backends.wgpu_native.extras import set_instance_extras
+
+    if sys.platform.startswith("linux"):
+        os.environ.setdefault("XDG_RUNTIME_DIR", "/tmp")
+        set_instance_extras(backends=["Vulkan"], flags=["Default", "AutomaticTimestampNormalization"])
+    _instance_ready = True
+
+
+@dataclass(frozen=True)
+class BufferRange:
+    """Part of a GPU buffer, in bytes."""
+
+    buffer: wgpu.GPUBuffer
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Command:
+    """One recorded launch: raw handles and the grid."""
+
+    pipeline: Any
+    bind_group: Any
+    grid: tuple[int, int, int]
+
+
+class Gpu:
+    """One device and its only queue, shared by the network and the renderer."""
+
+    implementation = "wgpu"
+
+    def __init__(self, adapter: wgpu.GPUAdapter, device: wgpu.GPUDevice) -> None:
+        from wgpu.backends.wgpu_native._ffi import ffi, lib
+
+        self.adapter, self.device, self.queue = adapter, device, device.queue
+        self.facts = _facts(adapter, device)
+        self.created: Counter[str] = Counter()
+        self._lib, self._ffi = lib, ffi
+        self._raw_device = device._internal
+        self._raw_queue = device.queue._internal
+        self._submitted = 0
+        self._completed = 0
+        self._completions: deque[tuple[int, int]] = deque()
+        self._callback = ffi.callback(
+            "void(WGPUQueueWorkDoneStatus, WGPUStringView, void *, void *)", self._on_done
+        )
+        self._pipelines: dict[tuple[str, int, int], tuple[Any, Any]] = {}
+        self._count_creations()
+
+    @staticmethod
+    def open() -> Gpu:
+        """The best adapter's device. Raises GpuError when there is none."""
+        prepare_instance()
+        try:
+            adapter = wgpu.gpu.request_adapter_sync(power_preference="high-performance")
+        except Exception as error:
+            raise GpuError(
+                "no graphics adapter found: install a Vulkan driver (on Debian or Ubuntu: "
+                f"apt install libvulkan1 mesa-vulkan-drivers); {_first_line(error)}"
+            ) from error
+        limits = {key: adapter.limits[key] for key in WANTED_LIMITS if key in adapter.limits}
+        features = [name for name in WANTED_FEATURES if name in adapter.features]
+        try:
+            device = adapter.request_device_sync(
+                required_features=features, required_limits=limits
+            )
+        except Exception as error:
+            raise GpuError(f"{adapter.summary} gives no device: {_first_line(error)}") from error
+        return Gpu(adapter, device)
+
+    @property
+    def name(self) -> str:
+        """Adapter, type and back end in one line."""
+        return str(self.adapter.summary)
+
+    @property
+    def driver(self) -> str:
+        """Driver name and version as the adapter reports it."""
+        return str(self.adapter.info.get("description", ""))
+
+    # Creation counting
+
+    def _count_creations(self) -> None:
+        """Wrap the device's factories so that `created` counts calls by kind."""
+        for kind in COUNTED:
+            name = f"create_{kind}"
+            setattr(self.device, name, self._counting(kind, getattr(self.device, name)))
+        # Temporary buffers of queue reads and textures' helpers go through the private factory.
+        self.device._create_buffer = self._counting("buffer", self.device._create_buffer)
+
+    def _counting(self, kind: str, create: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(create)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self.created[kind] += 1
+            return create(*args, **kwargs)
+
+        return counted
+
+    @property
+    def objects_created(self) -> int:
+        """Counted objects created so far; equal readings mean that nothing was created between."""
+        return sum(self.created.values())
+
+    # Objects, made once
+
+    def storage_buffer(self, nbytes: int, label: str = "") -> wgpu.GPUBuffer:
+        """A zeroed storage buffer that can be written, copied from and copied to."""
+        usage = (
+            wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
+        )
+        return self.device.create_buffer(size=max(16, nbytes), usage=usage, label=label)
+
+    def command(
+        self, source: str, reads: Sequence[BufferRange], writes: Sequence[BufferRange],
+        grid: tuple[int, int, int], label: str = "",
+    ) -> Command:
+        """Bind a compute kernel; pipelines are shared between equal sources.
+
+        Raises GpuError with the compiler's message when the WGSL is invalid.
+        """
+        pipeline, layout = self._pipeline(source, len(reads), len(writes), label)
+        entries = [
+            {
+                "binding": i,
+                "resource": {"buffer": r.buffer, "offset": r.offset, "size": r.size},
+            }
+            for i, r in enumerate([*reads, *writes])
+        ]
+        group = self.device.create_bind_group(layout=layout, entries=entries)
+        # The public objects are kept: the raw handles die with them.
+        return Command(pipeline, group, grid)
+
+    def _pipeline(self, source: str, reads: int, writes: int, label: str) -> tuple[Any, Any]:
+        key = (source, reads, writes)
+        if key not in self._pipelines:
+            kinds = ["read-only-storage"] * reads + ["storage"] * writes
+            layout = self.device.create_bind_group_layout(
+                entries=[
+                    {
+                        "binding": i,
+                        "visibility": wgpu.ShaderStage.COMPUTE,
+                        "buffer": {"type": kind},
+                    }
+                    for i, kind in enumerate(kinds)
+                ]
+            )
+            try:
+                module = self.device.create_shader_module(code=source, label=label)
+                pipeline = self.device.create_compute_pipeline(
+                    layout=self.device.create_pipeline_layout(bind_group_layouts=[layout]),
+                    compute={"module": module, "entry_point": "main"},
+                    label=label,
+                )
+            except wgpu.GPUError as error:
+                raise GpuError(f"kernel {label or '?'} does not compile: {error}") from error
+            self._pipelines[key] = (pipeline, layout)
+        return self._pipelines[key]
+
+    # Replay, submission, completion
+
+    def replay(self, encoder: wgpu.GPUCommandEncoder, commands: Sequence[Command]) -> None:
+        """Record launches into one compute pass through raw calls; creates no counted object."""
+        lib, null = self._lib, self._ffi.NULL
+        set_pipeline = lib.wgpuComputePassEncoderSetPipeline
+        set_group = lib.wgpuComputePassEncoderSetBindGroup
+        dispatch = lib.wgpuComputePassEncoderDispatchWorkgroups
+        compute_pass = encoder.begin_compute_pass()
+        raw = compute_pass._internal
+        last = None
+        for command in commands:
+            if command.pipeline is not last:
+                set_pipeline(raw, command.pipeline._internal)
+                last = command.pipeline
+            set_group(raw, 0, command.bind_group._internal, 0, null)
+            dispatch(raw, *command.grid)
+        compute_pass.end()
+
+    def submit(self, encoder: wgpu.GPUCommandEncoder) -> int:
+        """Submit and return a serial number; see `completed`. Serials count from 1."""
+        self.queue.submit([encoder.finish()])
+        self._submitted += 1
+        info = self._ffi.new("WGPUQueueWorkDoneCallbackInfo *")
+        info.mode = self._lib.WGPUCallbackMode_AllowProcessEvents
+        info.callback = self._callback
+        info.userdata1 = self._ffi.cast("void *", self._submitted)
+        self._lib.wgpuQueueOnSubmittedWorkDone(self._raw_queue, info[0])
+        return self._submitted
+
+    def poll(self) -> int:
+        """Look for completions without waiting; the newest completed serial."""
+        self._lib.wgpuDevicePoll(self._raw_device, False, self._ffi.NULL)
+        return self._completed
+
+    def wait(self, timeout_s: float = 120.0) -> None:
+        """Block until everything submitted has completed. Never in the frame loop.
+
+        Raises GpuError after `timeout_s` without any completion.
+        """
+        deadline, last = time.perf_counter() + timeout_s, self._completed
+        for turn in itertools.count():
+            if self.poll() >= self._submitted:
+                return
+            if self._completed != last:
+                deadline, last = time.perf_counter() + timeout_s, self._completed
+            if time.perf_counter() > deadline:
+                raise GpuError(f"the device did not finish its work within {timeout_s:.0f} s")
+            time.sleep(0 if turn < 50 else 0.0005)
+
+    @property
+    def completed(self) -> int:
+        """The newest serial known to be complete, as of the last poll."""
+        return self._completed
+
+    def take_completions(self) -> list[tuple[int, int]]:
+        """(serial, perf_counter_ns when seen) of completions since the last call, in order."""
+        taken = list(self._completions)
+        self._completions.clear()
+        return taken
+
+    def _on_done(self, status: int, message: Any, serial: Any, unused: Any) -> None:
+        number = int(self._ffi.cast("uintptr_t", serial))
+        if number > self._completed:
+            self._completed = number
+        self._completions.append((number, time.perf_counter_ns()))
+
+
+class Readback:
+    """A staging buffer that brings bytes to the host without ever stalling a submit.
+
+    Use: `record` into an encoder, submit it, `arm` with the serial, and `take` from time to
+    time: None until the device is done, then the bytes, once.
+    """
+
+    def __init__(self, gpu: Gpu, nbytes: int) -> None:
+        self.gpu, self.nbytes = gpu, nbytes
+        usage = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
+        self.buffer = gpu.device.create_buffer(size=max(16, nbytes), usage=usage)
+        self._serial: int | None = None
+        self._status = 0
+        self._callback = gpu._ffi.callback(
+            "void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)", self._on_mapped
+        )
+
+    @property
+    def idle(self) -> bool:
+        """Whether the buffer is free to be recorded into."""
+        return self._serial is None
+
+    def record(self, encoder: wgpu.GPUCommandEncoder, source: BufferRange) -> None:
+        """Copy a storage range (at most `nbytes`) into the staging buffer."""
+        encoder.copy_buffer_to_buffer(source.buffer, source.offset, self.buffer, 0, source.size)
+
+    def arm(self, serial: int) -> None:
+        """Name the submission that carries the copy."""
+        self._serial = serial
+
+    def take(self) -> np.ndarray | None:
+        """The bytes as uint8, or None while the copy has not completed.
+
+        The map promise is made only when the device has already passed the copy, and is resolved
+        by the next poll: it is never pending across a submit.
+        """
+        if self._serial is None or self.gpu.completed < self._serial:
+            return None
+        lib, ffi, raw = self.gpu._lib, self.gpu._ffi, self.buffer._internal
+        info = ffi.new("WGPUBufferMapCallbackInfo *")
+        info.mode = lib.WGPUCallbackMode_AllowProcessEvents
+        info.callback = self._callback
+        self._status = 0
+        lib.wgpuBufferMapAsync(raw, lib.WGPUMapMode_Read, 0, self.buffer.size, info[0])
+        while self._status == 0:
+            self.gpu.poll()
+        self._serial = None
+        if self._status != lib.WGPUMapAsyncStatus_Success:
+            raise GpuError("a finished readback could not be mapped; was the device lost?")
+        pointer = lib.wgpuBufferGetConstMappedRange(raw, 0, self.buffer.size)
+        data = np.frombuffer(ffi.buffer(pointer, self.nbytes), np.uint8).copy()
+        lib.wgpuBufferUnmap(raw)
+        return data
+
+    def _on_mapped(self, status: int, message: Any, first: Any, second: Any) -> None:
+        self._status = int(status)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def _facts(adapter: wgpu.GPUAdapter, device: wgpu.GPUDevice) -> DeviceFacts:
+    limits = device.limits
+    return DeviceFacts(
+        name=str(adapter.info.get("device", "")),
+        is_cpu=adapter.info.get("adapter_type") == "CPU",
+        max_invocations=int(limits["max-compute-invocations-per-workgroup"]),
+        max_shared_bytes=int(limits["max-compute-workgroup-storage-size"]),
+        max_storage_buffers=int(limits["max-storage-buffers-per-shader-stage"]),
+        storage_alignment=int(limits["min-storage-buffer-offset-alignment"]),
+        max_binding_bytes=int(limits["max-storage-buffer-binding-size"]),
+        max_buffer_bytes=int(limits["max-buffer-size"]),
+    )

@@ -1,0 +1,218 @@
+"""The typed static graph: immutable nodes in topological order, and its verifier.
+
+One graph serves inference and training: `engine.autodiff` appends gradient nodes and
+`engine.optim` appends in-place updates (effects) to the graph that the model was built in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from engine.errors import GraphError
+
+DTYPES = {"f32": np.dtype(np.float32), "u32": np.dtype(np.uint32)}
+SOURCES = ("parameter", "input", "constant", "state")
+
+Initializer = Callable[[np.random.Generator], np.ndarray]
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """Static type of a tensor: shape (all extents >= 1) and dtype ("f32" or "u32")."""
+
+    shape: tuple[int, ...]
+    dtype: str = "f32"
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes, densely packed in row-major order."""
+        return self.size * DTYPES[self.dtype].itemsize
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One value of the graph. Identity is the node itself; `id` is its place in the order."""
+
+    graph: Graph = field(repr=False)
+    id: int
+    op: str
+    inputs: tuple[Node, ...] = field(repr=False)
+    type: TensorType
+    attrs: Mapping[str, Any]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Static shape."""
+        return self.type.shape
+
+    @property
+    def name(self) -> str:
+        """The name of a source node (parameter, input, constant, state); "" for computed nodes."""
+        return str(self.attrs.get("name", ""))
+
+    def __str__(self) -> str:
+        shown = {k: v for k, v in self.attrs.items() if not isinstance(v, np.ndarray)}
+        attrs = "".join(f" {k}={v}" for k, v in shown.items())
+        args = ", ".join(f"%{i.id}" for i in self.inputs)
+        return f"%{self.id}: {self.type} = {self.op}({args}){attrs}"
+
+
+class Graph:
+    """Append-only list of nodes with named sources, named outputs and in-place effects."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.outputs: dict[str, Node] = {}
+        self.effects: list[Node] = []
+        self.gradients: dict[str, Node] = {}
+        self.initializers: dict[str, Initializer] = {}
+        self._sources: dict[str, Node] = {}
+
+    def parameter(
+        self, name: str, shape: Sequence[int], init: Initializer, *, trainable: bool = True
+    ) -> Node:
+        """Declare a learnable (or, with `trainable=False`, frozen) f32 tensor."""
+        node = self._source("parameter", name, shape, "f32", trainable=trainable)
+        self.initializers[name] = init
+        return node
+
+    def input(self, name: str, shape: Sequence[int], dtype: str = "f32") -> Node:
+        """Declare a tensor that the host writes before a run."""
+        return self._source("input", name, shape, dtype)
+
+    def constant(self, name: str, value: np.ndarray) -> Node:
+        """Embed a tensor whose value is fixed when the plan is made."""
+        dtype = "u32" if value.dtype.kind in "ui" else "f32"
+        stored = np.ascontiguousarray(value, DTYPES[dtype])
+        stored.setflags(write=False)
+        return self._source("constant", name, value.shape, dtype, value=stored)
+
+    def state(self, name: str, shape: Sequence[int]) -> Node:
+        """Declare a tensor that persists between runs and starts at zero (optimiser moments)."""
+        return self._source("state", name, shape, "f32")
+
+    def output(self, name: str, node: Node) -> Node:
+        """Name a value that the host, or another user of the device, reads after a run."""
+        if name in self.outputs:
+            raise GraphError(f"output '{name}' is defined twice")
+        self.outputs[name] = node
+        return node
+
+    def add(self, op: str, inputs: Sequence[Node], **attrs: Any) -> Node:
+        """Append an operation; shapes, dtypes and attributes are checked now, by its definition."""
+        from engine.ops.base import definition
+
+        for value in inputs:
+            if value.graph is not self:
+                raise GraphError(f"{op}: %{value.id} belongs to another graph")
+        result = definition(op).infer([value.type for value in inputs], attrs)
+        return self._append(op, tuple(inputs), result, attrs)
+
+    def adopt(self, source: Node) -> Node:
+        """Declare a copy of another graph's parameter, input, constant or state."""
+        node = self._append(source.op, (), source.type, source.attrs)
+        self._sources[source.name] = node
+        return node
+
+    def parameters(self, *, trainable: bool | None = None) -> list[Node]:
+        """Parameters in declaration order, optionally only trainable or only frozen ones."""
+        return [
+            node
+            for node in self.nodes
+            if node.op == "parameter"
+            and (trainable is None or node.attrs["trainable"] == trainable)
+        ]
+
+    def source(self, name: str) -> Node:
+        """The parameter, input, constant or state called `name`; GraphError if there is none."""
+        if name not in self._sources:
+            raise GraphError(f"the graph has no parameter, input, constant or state '{name}'")
+        return self._sources[name]
+
+    def roots(self) -> list[Node]:
+        """Nodes that must be computed: outputs, gradients kept for the host, and effects."""
+        return [*self.outputs.values(), *self.gradients.values(), *self.effects]
+
+    def __str__(self) -> str:
+        lines = [str(node) for node in self.nodes]
+        lines += [f"output {name} = %{node.id}" for name, node in self.outputs.items()]
+        return "\n".join(lines)
+
+    def _source(
+        self, op: str, name: str, shape: Sequence[int], dtype: str, **attrs: Any
+    ) -> Node:
+        if not name or name in self._sources:
+            raise GraphError(f"{op} name '{name}' is empty or already taken")
+        if dtype not in DTYPES:
+            raise GraphError(f"{op} '{name}': dtype {dtype!r} is not one of {', '.join(DTYPES)}")
+        kind = TensorType(tuple(int(extent) for extent in shape), dtype)
+        if any(extent < 1 for extent in kind.shape):
+            raise GraphError(f"{op} '{name}': every extent must be >= 1, got {kind}")
+        node = self._append(op, (), kind, {"name": name, **attrs})
+        self._sources[name] = node
+        return node
+
+    def _append(
+        self, op: str, inputs: tuple[Node, ...], result: TensorType, attrs: Mapping[str, Any]
+    ) -> Node:
+        node = Node(self, len(self.nodes), op, inputs, result, MappingProxyType(dict(attrs)))
+        self.nodes.append(node)
+        return node
+
+
+def reachable(roots: Iterable[Node]) -> list[Node]:
+    """All nodes that `roots` depend on, roots included, in topological (id) order."""
+    seen: set[Node] = set()
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            stack.extend(node.inputs)
+    return sorted(seen, key=lambda node: node.id)
+
+
+def consumers(nodes: Iterable[Node]) -> dict[Node, list[Node]]:
+    """For each node, the nodes among `nodes` that read it, with repetition, in order."""
+    users: dict[Node, list[Node]] = {}
+    for node in nodes:
+        users.setdefault(node, [])
+        for value in node.inputs:
+            users.setdefault(value, []).append(node)
+    return users
+
+
+def verify(graph: Graph) -> None:
+    """Check order, membership and types of every node. Raises GraphError on the first fault."""
+    from engine.ops.base import definition
+
+    for position, node in enumerate(graph.nodes):
+        if node.id != position or node.graph is not graph:
+            raise GraphError(f"node {node} stands at position {position}")
+        if any(value.id >= node.id for value in node.inputs):
+            raise GraphError(f"node {node} reads a later node")
+        if node.op in SOURCES:
+            continue
+        inferred = definition(node.op).infer([value.type for value in node.inputs], node.attrs)
+        if inferred != node.type:
+            raise GraphError(f"node {node} should have type {inferred}")
+    for name, node in graph.outputs.items():
+        if graph.nodes[node.id] is not node:
+            raise GraphError(f"output '{name}' is not a node of the graph")
+    for effect in graph.effects:
+        if not definition(effect.op).effect:
+            raise GraphError(f"{effect} is listed as an effect but has none")

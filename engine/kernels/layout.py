@@ -1,0 +1,151 @@
+"""Generators for kernels that only move data: each invocation gathers one element or vec4.
+
+Roofline: bandwidth, one read and one write per element (`fold` reads each source once).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from engine.kernels.wgsl import Kernel, bindings, broadcast_index, linear_grid, linear_main
+
+
+@dataclass(frozen=True)
+class Window:
+    """A 2-D sliding window over an NHWC image; kernel, stride and padding in pixels (y, x)."""
+
+    images: int
+    height: int
+    width: int
+    channels: int
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+
+    @property
+    def out(self) -> tuple[int, int]:
+        """Number of window positions (y, x)."""
+        spans = zip((self.height, self.width), self.kernel, self.stride, self.padding, strict=True)
+        y, x = ((extent + 2 * p - k) // s + 1 for extent, k, s, p in spans)
+        return y, x
+
+
+def strided_copy(label: str, shape: Sequence[int], strides: Sequence[int], offset: int) -> Kernel:
+    """y (dense, of `shape`) = x[offset + sum of coordinate * stride]; strides 0 repeat."""
+    wide = bool(shape) and shape[-1] % 4 == 0 and strides[-1] == 1
+    wide = wide and offset % 4 == 0 and all(s % 4 == 0 for s in strides[:-1])
+    scale = 4 if wide else 1
+    extents = [*shape[:-1], shape[-1] // scale] if shape else []
+    steps = [*(s // scale for s in strides[:-1]), strides[-1]] if shape else []
+    kind = "vec4<f32>" if wide else "f32"
+    count = prod(extents)
+    terms, after = [f"{offset // scale}u"], 1
+    for position in range(len(extents) - 1, -1, -1):
+        extent, step = extents[position], steps[position]
+        if extent > 1 and step:
+            terms.append(f"((i / {after}u) % {extent}u) * {step}u")
+        after *= extent
+    body = f"    y[i] = x[{' + '.join(terms)}];"
+    source = bindings([("x", kind)], [("y", kind)]) + linear_main(count, 64, body)
+    return Kernel(label, source, linear_grid(count, 64))
+
+
+def broadcast(shape: Sequence[int], operand: Sequence[int]) -> Kernel:
+    """y (of `shape`) = x of shape `operand`, repeated along its axes of extent 1."""
+    body = f"    y[i] = x[{broadcast_index('i', shape, operand)}];"
+    count = prod(shape)
+    source = bindings([("x", "f32")], [("y", "f32")]) + linear_main(count, 64, body)
+    return Kernel("expand", source, linear_grid(count, 64))
+
+
+def concat(outer: int, first: int, second: int) -> Kernel:
+    """y[outer, first + second] from a[outer, first] and b[outer, second]."""
+    wide = first % 4 == 0 and second % 4 == 0
+    scale, kind = (4, "vec4<f32>") if wide else (1, "f32")
+    m, n = first // scale, second // scale
+    count = outer * (m + n)
+    body = f"""
+    let row = i / {m + n}u;
+    let column = i % {m + n}u;
+    if (column < {m}u) {{
+        y[i] = a[row * {m}u + column];
+    }} else {{
+        y[i] = b[row * {n}u + column - {m}u];
+    }}"""
+    source = bindings([("a", kind), ("b", kind)], [("y", kind)]) + linear_main(count, 64, body)
+    return Kernel("concat", source, linear_grid(count, 64))
+
+
+def pad_axis(outer: int, length: int, inner: int, before: int, after: int) -> Kernel:
+    """y[outer, before + length + after, inner] = x[outer, length, inner] between zeros."""
+    total = before + length + after
+    count = outer * total * inner
+    body = f"""
+    let k = (i / {inner}u) % {total}u;
+    if (k < {before}u || k >= {before + length}u) {{
+        y[i] = 0.0;
+    }} else {{
+        let row = i / {total * inner}u;
+        y[i] = x[(row * {length}u + k - {before}u) * {inner}u + i % {inner}u];
+    }}"""
+    source = bindings([("x", "f32")], [("y", "f32")]) + linear_main(count, 64, body)
+    return Kernel("pad", source, linear_grid(count, 64))
+
+
+def unfold(w: Window) -> Kernel:
+    """y[images * oh * ow, kh * kw * channels]: the window contents, zero outside the image."""
+    oh, ow = w.out
+    kh, kw = w.kernel
+    scale, kind = (4, "vec4<f32>") if w.channels % 4 == 0 else (1, "f32")
+    c = w.channels // scale
+    count = w.images * oh * ow * kh * kw * c
+    body = f"""
+    let channel = i % {c}u;
+    let tap = i / {c}u;
+    let position = tap / {kh * kw}u;
+    let y0 = i32(((position / {ow}u) % {oh}u) * {w.stride[0]}u + (tap / {kw}u) % {kh}u);
+    let x0 = i32((position % {ow}u) * {w.stride[1]}u + tap % {kw}u);
+    let row = y0 - {w.padding[0]};
+    let column = x0 - {w.padding[1]};
+    if (row < 0 || row >= {w.height} || column < 0 || column >= {w.width}) {{
+        y[i] = {kind}();
+    }} else {{
+        let image = position / {oh * ow}u;
+        let pixel = (image * {w.height}u + u32(row)) * {w.width}u + u32(column);
+        y[i] = x[pixel * {c}u + channel];
+    }}"""
+    source = bindings([("x", kind)], [("y", kind)]) + linear_main(count, 64, body)
+    return Kernel("unfold", source, linear_grid(count, 64))
+
+
+def fold(w: Window) -> Kernel:
+    """The adjoint of `unfold`: each pixel sums the window entries that it was copied to."""
+    oh, ow = w.out
+    kh, kw = w.kernel
+    scale, kind = (4, "vec4<f32>") if w.channels % 4 == 0 else (1, "f32")
+    c = w.channels // scale
+    count = w.images * w.height * w.width * c
+    taps = kh * kw * c
+    body = f"""
+    let channel = i % {c}u;
+    let pixel = i / {c}u;
+    let column = i32(pixel % {w.width}u) + {w.padding[1]};
+    let row = i32((pixel / {w.width}u) % {w.height}u) + {w.padding[0]};
+    let image = pixel / {w.width * w.height}u;
+    var sum = {kind}();
+    for (var ky = 0; ky < {kh}; ky++) {{
+        let oy = row - ky;
+        if (oy < 0 || oy % {w.stride[0]} != 0 || oy / {w.stride[0]} >= {oh}) {{ continue; }}
+        for (var kx = 0; kx < {kw}; kx++) {{
+            let ox = column - kx;
+            if (ox < 0 || ox % {w.stride[1]} != 0 || ox / {w.stride[1]} >= {ow}) {{ continue; }}
+            let position = (image * {oh}u + u32(oy / {w.stride[0]})) * {ow}u
+                + u32(ox / {w.stride[1]});
+            sum += x[position * {taps}u + u32(ky * {kw} + kx) * {c}u + channel];
+        }}
+    }}
+    y[i] = sum;"""
+    source = bindings([("x", kind)], [("y", kind)]) + linear_main(count, 64, body)
+    return Kernel("fold", source, linear_grid(count, 64), count * scale * kh * kw)

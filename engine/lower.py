@@ -1,0 +1,118 @@
+"""Lowering: from graph nodes to logical buffers and dispatches, in program order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from engine.errors import PlanError
+from engine.graph import Graph, Node, TensorType, reachable
+from engine.kernels.wgsl import Kernel
+from engine.ops.base import definition
+from engine.plan import Buffer, Dispatch
+from engine.specialize import DeviceFacts
+
+Operand = Node | int | tuple[int, ...]
+"""A node, a scratch buffer's id, or a run of packed buffers."""
+
+
+class Lowering:
+    """Collects what op definitions emit. `facts` is all that an op may know of the device."""
+
+    def __init__(self, graph: Graph, facts: DeviceFacts) -> None:
+        self.facts = facts
+        self.buffers: list[Buffer] = []
+        self.dispatches: list[Dispatch] = []
+        self.tensors: dict[str, int] = {}
+        self.constants: dict[int, np.ndarray] = {}
+        self._of: dict[Node, int] = {}
+        self._kinds = _kinds(graph)
+        for node in graph.gradients.values():
+            # Allocated first, in parameter order: all packs must be laid out alike.
+            root = storage_root(node)
+            self._of[root] = self._allocate(self._kinds[root][1], "gradient", root.type, "gradient")
+        for node in reachable(graph.roots()):
+            self._lower(node)
+        for name, node in graph.outputs.items():
+            self.tensors[name] = self.buffer(node)
+        for name, node in graph.gradients.items():
+            self.tensors[f"gradient:{name}"] = self.buffer(node)
+
+    def buffer(self, node: Node) -> int:
+        """The buffer that holds a node's value."""
+        return self._of[node]
+
+    def scratch(self, shape: Sequence[int]) -> int:
+        """A transient f32 buffer private to the op being lowered."""
+        return self._allocate("", "transient", TensorType(tuple(shape)))
+
+    def dispatch(self, kernel: Kernel, reads: Sequence[Operand], *writes: Operand) -> None:
+        """Append a launch; operands are in the kernel's binding order."""
+        if len(reads) + len(writes) > self.facts.max_storage_buffers:
+            raise PlanError(
+                f"{kernel.label} binds {len(reads) + len(writes)} buffers; the device allows "
+                f"{self.facts.max_storage_buffers}"
+            )
+        bound = [self._ids(operand) for operand in (*reads, *writes)]
+        entry = Dispatch(kernel, tuple(bound[: len(reads)]), tuple(bound[len(reads) :]))
+        if entry.read_ids() & entry.write_ids():
+            raise PlanError(f"{kernel.label} binds a buffer both read-only and writable")
+        self.dispatches.append(entry)
+
+    def _ids(self, operand: Operand) -> tuple[int, ...]:
+        if isinstance(operand, Node):
+            return (self.buffer(operand),)
+        return (operand,) if isinstance(operand, int) else operand
+
+    def _allocate(self, name: str, kind: str, type: TensorType, pack: str = "") -> int:
+        self.buffers.append(Buffer(len(self.buffers), name, kind, type, pack))
+        return len(self.buffers) - 1
+
+    def _lower(self, node: Node) -> None:
+        if node.op in ("parameter", "input", "constant", "state"):
+            self._of[node] = self._declare(node)
+            return
+        op = definition(node.op)
+        if op.view:
+            self._of[node] = self.buffer(node.inputs[0])
+            return
+        if not op.effect and node not in self._of:
+            kind, name, pack = self._kinds.get(node, ("transient", "", ""))
+            self._of[node] = self._allocate(name, kind, node.type, pack)
+        op.lower(node, self)
+
+    def _declare(self, node: Node) -> int:
+        kind = node.op
+        pack = ""
+        if node.op == "parameter":
+            kind = pack = "parameter" if node.attrs["trainable"] else "frozen"
+        elif node.op == "state":
+            pack = node.name.split(".")[0]
+        elif node.op == "constant":
+            pack = "constant"
+        buffer = self._allocate(node.name, kind, node.type, pack)
+        if node.op == "constant":
+            self.constants[buffer] = node.attrs["value"]
+        self.tensors[node.name] = buffer
+        return buffer
+
+
+def storage_root(node: Node) -> Node:
+    """The node whose buffer holds `node`: views resolve to what they view."""
+    while node.op not in ("parameter", "input", "constant", "state") and definition(node.op).view:
+        node = node.inputs[0]
+    return node
+
+
+def _kinds(graph: Graph) -> dict[Node, tuple[str, str, str]]:
+    """(kind, name, pack) of computed nodes whose storage outlives the run."""
+    kinds: dict[Node, tuple[str, str, str]] = {}
+    for name, node in graph.outputs.items():
+        kinds[storage_root(node)] = ("output", name, "")
+    for name, node in graph.gradients.items():
+        root = storage_root(node)
+        if root in kinds or not root.inputs:
+            raise PlanError(f"the gradient of '{name}' needs storage of its own; copy it first")
+        kinds[root] = ("gradient", f"gradient:{name}", "gradient")
+    return kinds

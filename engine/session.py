@@ -1,0 +1,112 @@
+"""A plan made executable: its buffers, pipelines and bind groups on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import wgpu
+
+from engine.errors import PlanError
+from engine.gpu import BufferRange, Gpu
+from engine.graph import DTYPES, TensorType
+from engine.plan import Plan
+
+
+class Session:
+    """Owns the device memory of one plan. All GPU objects are created here, none later.
+
+    `write` and `encode` may be used in the frame loop; `read` waits for the device and may not.
+    """
+
+    def __init__(self, gpu: Gpu, plan: Plan) -> None:
+        self.gpu, self.plan = gpu, plan
+        self._slabs = [gpu.storage_buffer(s.nbytes, label=s.kind) for s in plan.slabs]
+        for buffer, value in plan.constants.items():
+            place = plan.placements[buffer]
+            gpu.queue.write_buffer(self._slabs[place.slab], place.offset, value)
+        self.commands = [
+            gpu.command(
+                d.kernel.source,
+                [self._range(ids) for ids in d.reads],
+                [self._range(ids) for ids in d.writes],
+                d.kernel.grid,
+                d.kernel.label,
+            )
+            for d in plan.dispatches
+        ]
+
+    def type(self, name: str) -> TensorType:
+        """Type of a named tensor; PlanError if the plan has no such name."""
+        return self.plan.buffers[self._buffer(name)].type
+
+    def range(self, name: str) -> BufferRange:
+        """Where a named tensor lives, for sharing with other users of the device."""
+        return self._range((self._buffer(name),))
+
+    def pack(self, kind: str) -> list[BufferRange]:
+        """All slabs that hold buffers of a kind ("parameter": every trainable parameter)."""
+        return [
+            BufferRange(buffer, 0, slab.nbytes)
+            for buffer, slab in zip(self._slabs, self.plan.slabs, strict=True)
+            if slab.kind == kind
+        ]
+
+    def write(self, name: str, value: np.ndarray) -> None:
+        """Queue an upload; takes effect before anything submitted afterwards.
+
+        Raises PlanError when the shape differs from the tensor's.
+        """
+        kind = self.type(name)
+        if tuple(value.shape) != kind.shape:
+            raise PlanError(f"'{name}' has shape {list(kind.shape)}, got {list(value.shape)}")
+        where = self.range(name)
+        data = np.ascontiguousarray(value, DTYPES[kind.dtype])
+        self.gpu.queue.write_buffer(where.buffer, where.offset, data)
+
+    def read(self, name: str) -> np.ndarray:
+        """Download a named tensor; waits for the device and creates a temporary buffer."""
+        kind, where = self.type(name), self.range(name)
+        self.gpu.wait()
+        data = self.gpu.queue.read_buffer(where.buffer, where.offset, kind.nbytes)
+        return np.frombuffer(data, DTYPES[kind.dtype]).reshape(kind.shape).copy()
+
+    def load(self, tensors: Mapping[str, np.ndarray]) -> None:
+        """Write many tensors by name."""
+        for name, value in tensors.items():
+            self.write(name, value)
+
+    def snapshot(self, kinds: Iterable[str]) -> dict[str, np.ndarray]:
+        """Download all tensors of the given kinds, by name."""
+        return {name: self.read(name) for kind in kinds for name in self.plan.names(kind)}
+
+    def encode(
+        self, encoder: wgpu.GPUCommandEncoder, first: int = 0, last: int | None = None
+    ) -> None:
+        """Record dispatches [first, last) as one compute pass."""
+        self.gpu.replay(encoder, self.commands[first:last])
+
+    def run(self) -> None:
+        """Submit the whole plan once, without waiting."""
+        encoder = self.gpu.device.create_command_encoder()
+        self.encode(encoder)
+        self.gpu.submit(encoder)
+
+    def poison(self) -> None:
+        """Fill outputs, gradients and transients with NaN, so that unwritten elements show."""
+        for slab, buffer in zip(self.plan.slabs, self._slabs, strict=True):
+            if slab.kind in ("transient", "output", "gradient"):
+                nan = np.full(slab.nbytes // 4, np.nan, np.float32)
+                self.gpu.queue.write_buffer(buffer, 0, nan)
+
+    def _buffer(self, name: str) -> int:
+        if name not in self.plan.tensors:
+            raise PlanError(f"the plan has no tensor '{name}'")
+        return self.plan.tensors[name]
+
+    def _range(self, ids: tuple[int, ...]) -> BufferRange:
+        first, last = self.plan.placements[ids[0]], self.plan.placements[ids[-1]]
+        size = self.plan.buffers[ids[-1]].type.nbytes
+        if len(ids) > 1:
+            size = last.offset - first.offset + -(-size // 256) * 256
+        return BufferRange(self._slabs[first.slab], first.offset, size)
