@@ -8,7 +8,7 @@ import numpy as np
 
 from engine.errors import GraphError
 from engine.graph import SOURCES, Node, reachable
-from engine.ops.base import definition
+from engine.op import definition
 from engine.ops.pointwise import add
 from engine.ops.shape import reshape
 

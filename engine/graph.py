@@ -19,7 +19,7 @@ from engine.errors import GraphError
 DTYPES = {"f32": np.dtype(np.float32), "u32": np.dtype(np.uint32)}
 SOURCES = ("parameter", "input", "constant", "state")
 
-Initializer = Callable[[np.random.Generator], np.ndarray]
+Initializer = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Graph:
 
     def add(self, op: str, inputs: Sequence[Node], **attrs: Any) -> Node:
         """Append an operation; shapes, dtypes and attributes are checked now, by its definition."""
-        from engine.ops.base import definition
+        from engine.op import definition
 
         for value in inputs:
             if value.graph is not self:
@@ -198,7 +198,7 @@ def consumers(nodes: Iterable[Node]) -> dict[Node, list[Node]]:
 
 def verify(graph: Graph) -> None:
     """Check order, membership and types of every node. Raises GraphError on the first fault."""
-    from engine.ops.base import definition
+    from engine.op import definition
 
     for position, node in enumerate(graph.nodes):
         if node.id != position or node.graph is not graph:

@@ -9,7 +9,7 @@ import numpy as np
 from engine.errors import PlanError
 from engine.graph import Graph, Node, TensorType, reachable
 from engine.kernels.wgsl import Kernel
-from engine.ops.base import definition
+from engine.op import definition
 from engine.plan import Buffer, Dispatch
 from engine.specialize import DeviceFacts
 
@@ -31,7 +31,7 @@ class Lowering:
         for node in graph.gradients.values():
             # Allocated first, in parameter order: all packs must be laid out alike.
             root = storage_root(node)
-            self._of[root] = self._allocate(self._kinds[root][1], "gradient", root.type, "gradient")
+            self._of[root] = self._allocate(*self._kinds[root])
         for node in reachable(graph.roots()):
             self._lower(node)
         for name, node in graph.outputs.items():
@@ -78,8 +78,9 @@ class Lowering:
             self._of[node] = self.buffer(node.inputs[0])
             return
         if not op.effect and node not in self._of:
-            kind, name, pack = self._kinds.get(node, ("transient", "", ""))
-            self._of[node] = self._allocate(name, kind, node.type, pack)
+            self._of[node] = self._allocate(
+                *self._kinds.get(node, ("", "transient", node.type, ""))
+            )
         op.lower(node, self)
 
     def _declare(self, node: Node) -> int:
@@ -105,14 +106,17 @@ def storage_root(node: Node) -> Node:
     return node
 
 
-def _kinds(graph: Graph) -> dict[Node, tuple[str, str, str]]:
-    """(kind, name, pack) of computed nodes whose storage outlives the run."""
-    kinds: dict[Node, tuple[str, str, str]] = {}
+def _kinds(graph: Graph) -> dict[Node, tuple[str, str, TensorType, str]]:
+    """(name, kind, type, pack) of computed nodes whose storage outlives the run.
+
+    The type is the public one: an output may be a view of what the kernel writes.
+    """
+    kinds: dict[Node, tuple[str, str, TensorType, str]] = {}
     for name, node in graph.outputs.items():
-        kinds[storage_root(node)] = ("output", name, "")
+        kinds[storage_root(node)] = (name, "output", node.type, "")
     for name, node in graph.gradients.items():
         root = storage_root(node)
         if root in kinds or not root.inputs:
             raise PlanError(f"the gradient of '{name}' needs storage of its own; copy it first")
-        kinds[root] = ("gradient", f"gradient:{name}", "gradient")
+        kinds[root] = (f"gradient:{name}", "gradient", node.type, "gradient")
     return kinds

@@ -11,7 +11,7 @@ from typing import Any
 
 from engine.graph import SOURCES, Graph, Node, consumers, reachable
 from engine.lower import storage_root
-from engine.ops.base import definition
+from engine.op import definition
 from engine.ops.pointwise import Pointwise, Unary
 
 MAX_OPERANDS = 7

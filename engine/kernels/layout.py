@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from engine.kernels.wgsl import Kernel, bindings, broadcast_index, linear_grid, linear_main
+from engine.kernels.wgsl import Kernel, bindings, linear_grid, linear_main
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,6 @@ def strided_copy(label: str, shape: Sequence[int], strides: Sequence[int], offse
     body = f"    y[i] = x[{' + '.join(terms)}];"
     source = bindings([("x", kind)], [("y", kind)]) + linear_main(count, 64, body)
     return Kernel(label, source, linear_grid(count, 64))
-
-
-def broadcast(shape: Sequence[int], operand: Sequence[int]) -> Kernel:
-    """y (of `shape`) = x of shape `operand`, repeated along its axes of extent 1."""
-    body = f"    y[i] = x[{broadcast_index('i', shape, operand)}];"
-    count = prod(shape)
-    source = bindings([("x", "f32")], [("y", "f32")]) + linear_main(count, 64, body)
-    return Kernel("expand", source, linear_grid(count, 64))
 
 
 def concat(outer: int, first: int, second: int) -> Kernel:

@@ -13,7 +13,7 @@ from engine.graph import Node, TensorType
 from engine.kernels import layout
 from engine.kernels.layout import Window
 from engine.lower import Lowering
-from engine.ops.base import Array, Attrs, Op, Sample, register, require
+from engine.op import Array, Attrs, Op, Sample, register, require
 from engine.ops.matmul import linear
 from engine.ops.shape import reshape
 

@@ -10,7 +10,7 @@ from engine.graph import Node, TensorType
 from engine.kernels.matmul import MatmulShape
 from engine.kernels.matmul import matmul as matmul_kernels
 from engine.lower import Lowering
-from engine.ops.base import Array, Attrs, Op, Sample, definition, register, require
+from engine.op import Array, Attrs, Op, Sample, definition, register, require
 from engine.ops.pointwise import Unary, unary
 from engine.ops.reduce import reduce_sum
 from engine.ops.shape import reshape

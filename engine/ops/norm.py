@@ -9,7 +9,7 @@ import numpy as np
 from engine.graph import Node, TensorType
 from engine.kernels import reduce as kernels
 from engine.lower import Lowering
-from engine.ops.base import Array, Attrs, Op, Sample, register, require
+from engine.op import Array, Attrs, Op, Sample, register, require
 from engine.ops.pointwise import mul
 from engine.ops.reduce import reduce_sum
 

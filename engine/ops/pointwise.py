@@ -17,7 +17,7 @@ from engine.graph import Node, TensorType
 from engine.kernels.pointwise import Step, pointwise
 from engine.kernels.wgsl import f32
 from engine.lower import Lowering
-from engine.ops.base import Array, Attrs, Op, Sample, add_definition, definition, register, require
+from engine.op import Array, Attrs, Op, Sample, add_definition, definition, register, require
 
 SHAPES = ((1,), (7,), (3, 5), (2, 3, 8), (67, 4))
 
@@ -257,6 +257,35 @@ class Affine(Pointwise):
 
 
 @register
+class Expand(Pointwise):
+    """Repeat along axes of extent 1 until the shape is `shape`."""
+
+    name = "expand"
+    arity = 1
+
+    def infer(self, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
+        own, shape = inputs[0].shape, tuple(attrs["shape"])
+        good = len(own) == len(shape)
+        good = good and all(m in (1, n) for m, n in zip(own, shape, strict=True))
+        require(good, self.name, f"cannot give {TensorType(shape)}", *inputs)
+        return TensorType(shape)
+
+    def reference(self, inputs: Sequence[Array], attrs: Attrs) -> Array:
+        return np.broadcast_to(inputs[0], attrs["shape"])
+
+    def wgsl(self, attrs: Attrs, kind: str, *args: str) -> str:
+        return args[0]
+
+    def gradient(self, node: Node, upstream: Node) -> Sequence[Node | None]:
+        return [_unbroadcast(upstream, node.inputs[0])]
+
+    def samples(self) -> Iterator[Sample]:
+        yield Sample(((1,),), {"shape": (5,)})
+        yield Sample(((3, 1, 4),), {"shape": (3, 7, 4)})
+        yield Sample(((1, 5, 1),), {"shape": (2, 5, 3)})
+
+
+@register
 class FusedPointwise(Pointwise):
     """Several pointwise ops in one kernel; made by rewriting, never by models.
 
@@ -339,6 +368,11 @@ def div(a: Node, b: Node) -> Node:
 def affine(x: Node, scale: float, shift: float = 0.0) -> Node:
     """scale * x + shift for constants known when the graph is built."""
     return x.graph.add("affine", [x], scale=float(scale), shift=float(shift))
+
+
+def expand(x: Node, shape: Sequence[int]) -> Node:
+    """Repeat x along its axes of extent 1."""
+    return x.graph.add("expand", [x], shape=tuple(shape))
 
 
 def gelu(x: Node) -> Node:

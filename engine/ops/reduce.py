@@ -8,9 +8,9 @@ from math import prod
 from engine.graph import Node, TensorType
 from engine.kernels.reduce import sum_axis, sum_slices
 from engine.lower import Lowering
-from engine.ops.base import Array, Attrs, Op, Sample, register, require
-from engine.ops.pointwise import affine
-from engine.ops.shape import expand, permute, reshape
+from engine.op import Array, Attrs, Op, Sample, register, require
+from engine.ops.pointwise import affine, expand
+from engine.ops.shape import permute, reshape
 
 
 @register

@@ -10,7 +10,7 @@ import numpy as np
 from engine.graph import Node, TensorType
 from engine.kernels.wgsl import Kernel, bindings, linear_grid, linear_main
 from engine.lower import Lowering
-from engine.ops.base import Array, Attrs, Op, Sample, register, require
+from engine.op import Array, Attrs, Op, Sample, register, require
 
 
 def _kernel(lead: int, tokens: int, half: int, inverse: bool) -> Kernel:

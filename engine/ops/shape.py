@@ -1,4 +1,4 @@
-"""Ops that only move data: reshape (a view), permute, slice, pad, concat, expand, copy."""
+"""Ops that only move data: reshape (a view), permute, slice, pad, concat, copy."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from math import prod
 import numpy as np
 
 from engine.graph import Node, TensorType
-from engine.kernels.layout import broadcast, concat as concat_kernel, pad_axis, strided_copy
+from engine.kernels.layout import concat as concat_kernel, pad_axis, strided_copy
 from engine.lower import Lowering
-from engine.ops.base import Array, Attrs, Op, Sample, register, require
+from engine.op import Array, Attrs, Op, Sample, register, require
 
 
 class Move(Op):
@@ -220,40 +220,6 @@ class Concat(Move):
         yield Sample(((3, 2, 5), (3, 4, 5)), {"axis": 1})
 
 
-@register
-class Expand(Move):
-    """Repeat along axes of extent 1 until the shape is `shape`."""
-
-    name = "expand"
-
-    def infer(self, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-        self.check(inputs)
-        own, shape = inputs[0].shape, tuple(attrs["shape"])
-        good = len(own) == len(shape)
-        good = good and all(m in (1, n) for m, n in zip(own, shape, strict=True))
-        require(good, self.name, f"cannot give {TensorType(shape)}", *inputs)
-        return TensorType(shape)
-
-    def reference(self, inputs: Sequence[Array], attrs: Attrs) -> Array:
-        return np.broadcast_to(inputs[0], attrs["shape"])
-
-    def gradient(self, node: Node, upstream: Node) -> Sequence[Node | None]:
-        from engine.ops.reduce import reduce_sum
-
-        own = node.inputs[0].shape
-        pairs = enumerate(zip(own, node.shape, strict=True))
-        axes = [axis for axis, (m, n) in pairs if m != n]
-        return [reshape(reduce_sum(upstream, axes), own)]
-
-    def lower(self, node: Node, to: Lowering) -> None:
-        to.dispatch(broadcast(node.shape, node.inputs[0].shape), node.inputs, node)
-
-    def samples(self) -> Iterator[Sample]:
-        yield Sample(((1,),), {"shape": (5,)})
-        yield Sample(((3, 1, 4),), {"shape": (3, 7, 4)})
-        yield Sample(((1, 5, 1),), {"shape": (2, 5, 3)})
-
-
 def reshape(x: Node, shape: Sequence[int]) -> Node:
     """The same elements under another shape; one extent may be -1."""
     known = prod(extent for extent in shape if extent != -1)
@@ -284,8 +250,3 @@ def pad(x: Node, axis: int, before: int, after: int) -> Node:
 def concat(a: Node, b: Node, axis: int) -> Node:
     """[a, b] along `axis`."""
     return a.graph.add("concat", [a, b], axis=axis)
-
-
-def expand(x: Node, shape: Sequence[int]) -> Node:
-    """Repeat x along its axes of extent 1."""
-    return x.graph.add("expand", [x], shape=tuple(shape))

@@ -13,7 +13,7 @@ from engine.graph import Node, TensorType
 from engine.kernels.wgsl import Kernel, bindings, f32, linear_grid, linear_main
 from engine.lower import Lowering
 from engine.memory import aligned, pack_runs
-from engine.ops.base import Array, Attrs, Op, register, require
+from engine.op import Array, Attrs, Op, register, require
 
 HYPER = 4
 """Scalars fed by the host before each step; their meaning is the update rule's."""

@@ -13,7 +13,7 @@ const HORIZON = vec3f(0.0150, 0.0220, 0.0420);
 const FLOOR = vec3f(0.0050, 0.0068, 0.0115);
 const LINE = vec3f(0.0300, 0.0480, 0.0800);
 const LINE_SPACING = 0.5;
-const LINE_WIDTH = 0.005;
+const LINE_WIDTH = 0.005; // from the middle of a line to its edge
 
 @vertex
 fn room_vertex(@builtin(vertex_index) index: u32) -> RoomVertex {
@@ -31,9 +31,7 @@ fn room_vertex(@builtin(vertex_index) index: u32) -> RoomVertex {
 fn grid_lines(point: vec2f, pixel: vec2f) -> f32 {
     let drawn = max(vec2f(LINE_WIDTH), pixel);
     let distance = abs(fract(point / LINE_SPACING - 0.5) - 0.5) * LINE_SPACING;
-    let sharp = saturate((drawn - distance) / pixel + 0.5) * LINE_WIDTH / drawn;
-    let mean = vec2f(2.0 * LINE_WIDTH / LINE_SPACING);
-    let line = mix(sharp, mean, saturate(2.0 * pixel / LINE_SPACING - 0.5));
+    let line = saturate((drawn - distance) / pixel + 0.5) * LINE_WIDTH / drawn;
     return max(line.x, line.y);
 }
 
@@ -65,7 +63,7 @@ fn room_fragment(in: RoomVertex) -> @location(0) vec4f {
         + floor_light(point, panels[1], in.centre)
         + floor_light(point, panels[2], in.right);
     let lit = FLOOR + grid_lines(point, pixel) * (LINE + 0.24 * light) + 0.030 * light;
-    let ground = mix(backdrop, lit, 1.0);
+    let ground = mix(backdrop, lit, exp(-0.016 * far * far));
 
     let colour = select(backdrop, ground, ray.y < 0.0 && eye.position.y > 0.0);
     // Half a step of noise hides the bands that 8 bits leave in dark gradients.

@@ -1,0 +1,118 @@
+"""DINOv3 ViT-S/16 encoder (Siméoni et al. 2025), first n of its 12 blocks.
+
+Tokens are [CLS, 4 registers, 14 x 14 patches]; axial RoPE turns the patches' queries and keys
+only; pre-norm blocks with layer scale; exact GELU. Parameter names are those of the published
+Hugging Face checkpoint.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import pi
+
+import numpy as np
+
+from engine import ops
+from engine.graph import Graph, Node
+from models.nn import Scope, constant, layer_norm, linear, normal
+
+WIDTH = 384
+HEADS = 6
+HEAD = WIDTH // HEADS
+HIDDEN = 1536
+PATCH = 16
+REGISTERS = 4
+PREFIX = 1 + REGISTERS
+THETA = 100.0
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
+DEFAULT_DEPTH = 3
+MAX_DEPTH = 12
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Angles as cos and sin [tokens, HEAD / 2], for queries (scaled by 1/sqrt(HEAD)) and keys."""
+
+    query: tuple[Node, Node]
+    key: tuple[Node, Node]
+
+
+def encode(image: Node, depth: int = DEFAULT_DEPTH, *, trainable: bool = False) -> Node:
+    """RGB image [h, w, 3] in 0..1 -> tokens [5 + h/16 * w/16, 384] after block `depth`.
+
+    The result is the raw residual stream, as Hugging Face's hidden_states[depth].
+    """
+    if not 1 <= depth <= MAX_DEPTH:
+        raise ValueError(f"encoder depth must be 1 to {MAX_DEPTH}, got {depth}")
+    graph, (height, width, _) = image.graph, image.shape
+    if height % PATCH or width % PATCH:
+        raise ValueError(f"image sides must be multiples of {PATCH}, got {width}x{height}")
+    scope = Scope(graph, "", trainable)
+    x = _embed(scope, image)
+    rotation = _rotation(graph, height // PATCH, width // PATCH)
+    for layer in range(depth):
+        x = _block(scope / f"layer.{layer}", x, rotation)
+    return x
+
+
+def patch_tokens(tokens: Node) -> Node:
+    """Drop the CLS and register tokens."""
+    return ops.take(tokens, 0, PREFIX, tokens.shape[0])
+
+
+def _embed(scope: Scope, image: Node) -> Node:
+    graph = image.graph
+    mean = graph.constant("image.mean", np.array(MEAN, np.float32))
+    std = graph.constant("image.std", np.array(STD, np.float32))
+    normalized = ops.div(ops.sub(image, mean), std)
+    patches = ops.unfold(ops.reshape(normalized, (1, *image.shape)), PATCH, stride=PATCH)
+    s = scope / "embeddings"
+    x = linear(s / "patch_embeddings", patches, WIDTH, std=0.02)
+    cls = s.parameter("cls_token", (1, WIDTH), normal(0.02))
+    registers = s.parameter("register_tokens", (REGISTERS, WIDTH), normal(0.02))
+    return ops.concat(ops.concat(cls, registers, 0), x, 0)
+
+
+def _rotation(graph: Graph, rows: int, columns: int) -> Rotation:
+    """Angles 2 pi * coordinate / period at patch centres, y then x; zero for prefix tokens."""
+    periods = THETA ** (np.arange(HEAD // 4) / (HEAD // 4))
+    y = 2 * (np.arange(rows) + 0.5) / rows - 1
+    x = 2 * (np.arange(columns) + 0.5) / columns - 1
+    grid = np.stack(np.meshgrid(y, x, indexing="ij"), axis=-1).reshape(-1, 2, 1)
+    angles = (2 * pi * grid / periods).reshape(rows * columns, HEAD // 2)
+    angles = np.concatenate([np.zeros((PREFIX, HEAD // 2)), angles])
+    cosine, sine = np.cos(angles), np.sin(angles)
+    # 1/sqrt(HEAD) is a power of two, so scaling the rotation scales the scores exactly.
+    scale = HEAD**-0.5
+    return Rotation(
+        (
+            graph.constant("rope.query.cos", cosine * scale),
+            graph.constant("rope.query.sin", sine * scale),
+        ),
+        (graph.constant("rope.key.cos", cosine), graph.constant("rope.key.sin", sine)),
+    )
+
+
+def _block(s: Scope, x: Node, rotation: Rotation) -> Node:
+    attended = _attention(s / "attention", layer_norm(s / "norm1", x), rotation)
+    gamma = (s / "layer_scale1").parameter("lambda1", (WIDTH,), constant(1.0))
+    x = ops.add(x, ops.mul(attended, gamma))
+    hidden = ops.gelu(linear(s / "mlp.up_proj", layer_norm(s / "norm2", x), HIDDEN, std=0.02))
+    gamma = (s / "layer_scale2").parameter("lambda1", (WIDTH,), constant(1.0))
+    return ops.add(x, ops.mul(linear(s / "mlp.down_proj", hidden, WIDTH, std=0.02), gamma))
+
+
+def _attention(s: Scope, x: Node, rotation: Rotation) -> Node:
+    tokens = x.shape[0]
+
+    def heads(name: str, *, bias: bool) -> Node:
+        projected = linear(s / name, x, WIDTH, bias=bias, std=0.02)
+        return ops.permute(ops.reshape(projected, (tokens, HEADS, HEAD)), (1, 0, 2))
+
+    query = ops.rope(heads("q_proj", bias=True), *rotation.query)
+    key = ops.rope(heads("k_proj", bias=False), *rotation.key)
+    value = heads("v_proj", bias=True)
+    weights = ops.softmax(ops.matmul(query, key, transpose_b=True))
+    mixed = ops.permute(ops.matmul(weights, value), (1, 0, 2))
+    return linear(s / "o_proj", ops.reshape(mixed, (tokens, WIDTH)), WIDTH, std=0.02)

@@ -1,0 +1,52 @@
+"""The two programs of DinoVision: learning to paint an image back, and painting it.
+
+Both are built from the same encoder and decoder definitions, so a parameter has one name in
+training, in deployment and in checkpoints.
+"""
+
+from __future__ import annotations
+
+from engine import ops
+from engine.graph import Graph
+from engine.optim import Optimizer, minimize
+from models.decoder import decode
+from models.dinov3 import DEFAULT_DEPTH, PATCH, WIDTH, encode, patch_tokens
+
+IMAGE = 224
+GRID = IMAGE // PATCH
+COMPONENTS = 3
+
+
+def training_graph(optimizer: Optimizer, *, depth: int = DEFAULT_DEPTH, size: int = IMAGE) -> Graph:
+    """One learning step on one image.
+
+    Input "image" [size, size, 3] in 0..1; output "loss" [1], the mean squared error; effect:
+    the decoder's parameters are updated. The encoder is frozen.
+    """
+    graph = Graph()
+    image = graph.input("image", (size, size, 3))
+    tokens = patch_tokens(encode(image, depth))
+    painted = decode(tokens, (size // PATCH, size // PATCH))
+    loss = ops.reduce_mean(ops.square(ops.sub(painted, image)), range(3))
+    graph.output("loss", loss)
+    minimize(loss, optimizer)
+    return graph
+
+
+def inference_graph(*, depth: int = DEFAULT_DEPTH, size: int = IMAGE) -> Graph:
+    """Paint one image and colour its tokens.
+
+    Inputs "image" [size, size, 3], "components.basis" [3, 384] and "components.offset" [3];
+    outputs "painted" [size, size, 3], "tokens" [patches, 384] and "components" [patches, 3],
+    which is tokens @ basis^T + offset: the first principal components, once the host has found
+    them.
+    """
+    graph = Graph()
+    image = graph.input("image", (size, size, 3))
+    tokens = patch_tokens(encode(image, depth))
+    graph.output("painted", decode(tokens, (size // PATCH, size // PATCH)))
+    graph.output("tokens", tokens)
+    basis = graph.input("components.basis", (COMPONENTS, WIDTH))
+    offset = graph.input("components.offset", (COMPONENTS,))
+    graph.output("components", ops.linear(tokens, basis, offset))
+    return graph
