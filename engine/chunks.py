@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from engine.plan import Plan
 
-FLOPS_PER_NS = 10_000.0
-BYTES_PER_NS = 2_000.0
-LAUNCH_NS = 3_000.0
-"""A current discrete GPU, in round numbers; only ratios matter for cutting."""
+@dataclass(frozen=True)
+class CostModel:
+    """Round figures of a kind of device; only ratios matter for cutting."""
+
+    flops_per_ns: float
+    bytes_per_ns: float
+    launch_ns: float
 
 
-def estimated_costs(plan: Plan) -> list[float]:
+GPU_COSTS = CostModel(flops_per_ns=10_000.0, bytes_per_ns=2_000.0, launch_ns=3_000.0)
+CPU_COSTS = CostModel(flops_per_ns=20.0, bytes_per_ns=4.0, launch_ns=30_000.0)
+
+
+def estimated_costs(plan: Plan, *, is_cpu: bool = False) -> list[float]:
     """Nanoseconds per dispatch by the roofline: launch plus arithmetic or traffic."""
+    model = CPU_COSTS if is_cpu else GPU_COSTS
     return [
-        LAUNCH_NS + max(d.kernel.flops / FLOPS_PER_NS, plan.binding_bytes(d) / BYTES_PER_NS)
+        model.launch_ns
+        + max(d.kernel.flops / model.flops_per_ns, plan.binding_bytes(d) / model.bytes_per_ns)
         for d in plan.dispatches
     ]
 
@@ -28,6 +38,8 @@ def cut(costs: Sequence[float], chunks: int) -> list[tuple[int, int]]:
     """
     if chunks < 1:
         raise ValueError(f"chunk count must be at least 1, got {chunks}")
+    if not costs:
+        return []
     count = min(chunks, len(costs))
     total = sum(costs)
     boundaries = [0]

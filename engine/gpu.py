@@ -72,11 +72,15 @@ def prepare_instance() -> None:
 
 @dataclass(frozen=True)
 class BufferRange:
-    """Part of a GPU buffer, in bytes."""
+    """Bytes `offset` .. `offset + size` of a GPU buffer."""
 
     buffer: wgpu.GPUBuffer
     offset: int
     size: int
+
+    def binding(self) -> dict[str, Any]:
+        """The range as a bind group's resource."""
+        return {"buffer": self.buffer, "offset": self.offset, "size": self.size}
 
 
 @dataclass(frozen=True)
@@ -184,11 +188,7 @@ class Gpu:
         """
         pipeline, layout = self._pipeline(source, len(reads), len(writes), label)
         entries = [
-            {
-                "binding": i,
-                "resource": {"buffer": r.buffer, "offset": r.offset, "size": r.size},
-            }
-            for i, r in enumerate([*reads, *writes])
+            {"binding": i, "resource": r.binding()} for i, r in enumerate([*reads, *writes])
         ]
         group = self.device.create_bind_group(layout=layout, entries=entries)
         # The public objects are kept: the raw handles die with them.

@@ -97,6 +97,8 @@ class Graph:
     def constant(self, name: str, value: np.ndarray) -> Node:
         """Embed a tensor whose value is fixed when the plan is made."""
         dtype = "u32" if value.dtype.kind in "ui" else "f32"
+        if dtype == "u32" and value.size and not 0 <= value.min() <= value.max() < 1 << 32:
+            raise GraphError(f"constant '{name}': integers must fit u32")
         stored = np.ascontiguousarray(value, DTYPES[dtype])
         stored.setflags(write=False)
         return self._source("constant", name, value.shape, dtype, value=stored)
@@ -205,14 +207,23 @@ def verify(graph: Graph) -> None:
             raise GraphError(f"node {node} stands at position {position}")
         if any(value.id >= node.id for value in node.inputs):
             raise GraphError(f"node {node} reads a later node")
+        if not all(_member(graph, value) for value in node.inputs):
+            raise GraphError(f"node {node} reads a node that is not in the graph")
         if node.op in SOURCES:
             continue
         inferred = definition(node.op).infer([value.type for value in node.inputs], node.attrs)
         if inferred != node.type:
             raise GraphError(f"node {node} should have type {inferred}")
-    for name, node in graph.outputs.items():
-        if graph.nodes[node.id] is not node:
-            raise GraphError(f"output '{name}' is not a node of the graph")
+    for what, named in (("output", graph.outputs), ("gradient", graph.gradients)):
+        for name, node in named.items():
+            if not _member(graph, node):
+                raise GraphError(f"{what} '{name}' is not a node of the graph")
     for effect in graph.effects:
+        if not _member(graph, effect):
+            raise GraphError(f"effect {effect} is not a node of the graph")
         if not definition(effect.op).effect:
             raise GraphError(f"{effect} is listed as an effect but has none")
+
+
+def _member(graph: Graph, node: Node) -> bool:
+    return 0 <= node.id < len(graph.nodes) and graph.nodes[node.id] is node

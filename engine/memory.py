@@ -52,6 +52,9 @@ def plan_memory(
     Lifetimes count in barrier groups; the pool is searched best fit, large buffers first within
     a group, and a free slab that is too small may grow when that is cheaper than a new one.
     """
+    largest = max((b.type.nbytes for b in buffers), default=0)
+    if largest > limit:
+        raise PlanError(f"a tensor has {largest} bytes, but this device binds at most {limit}")
     slabs: list[Slab] = []
     placements: dict[int, Placement] = {}
     _place_packs(buffers, slabs, placements, limit)

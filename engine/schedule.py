@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from engine.errors import PlanError
 from engine.plan import Dispatch
@@ -37,7 +38,7 @@ def schedule(dispatches: Sequence[Dispatch]) -> tuple[tuple[Dispatch, ...], tupl
 
 def verify_groups(dispatches: Sequence[Dispatch], starts: Sequence[int]) -> None:
     """Check that no dispatch of a group touches what another of the group writes (PlanError)."""
-    for first, last in zip(starts, [*starts[1:], len(dispatches)], strict=True):
+    for first, last in pairwise([*starts, len(dispatches)]):
         written: set[int] = set()
         read: set[int] = set()
         for dispatch in dispatches[first:last]:

@@ -80,3 +80,13 @@ def choose_matmul(batch: int, m: int, n: int, k: int, facts: DeviceFacts) -> Mat
         return smallest
     split = max(1, min(16, ceil(2 * ENOUGH_WORKGROUPS / groups), k // 128))
     return MatmulChoice("tiled", 32, 32, 32, 4, 4, split)
+
+
+def row_lanes(columns: int, facts: DeviceFacts) -> int:
+    """Invocations that share one row in softmax and normalisation kernels; a power of two."""
+    if facts.is_cpu:
+        return 1
+    lanes = 32
+    while lanes < min(256, facts.max_invocations) and lanes * 4 < columns:
+        lanes *= 2
+    return lanes

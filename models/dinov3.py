@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import pi
+from pathlib import Path
 
 import numpy as np
 
 from engine import ops
+from engine.checkpoint import Checkpoint, load_checkpoint
+from engine.errors import CheckpointError
 from engine.graph import Graph, Node
 from models.nn import Scope, constant, layer_norm, linear, normal
 
@@ -116,3 +119,33 @@ def _attention(s: Scope, x: Node, rotation: Rotation) -> Node:
     weights = ops.softmax(ops.matmul(query, key, transpose_b=True))
     mixed = ops.permute(ops.matmul(weights, value), (1, 0, 2))
     return linear(s / "o_proj", ops.reshape(mixed, (tokens, WIDTH)), WIDTH, std=0.02)
+
+
+def load_encoder(path: Path, depth: int = DEFAULT_DEPTH) -> dict[str, np.ndarray]:
+    """Read the encoder's parameters from a DINOv3 ViT-S/16 file in the Hugging Face layout.
+
+    Raises CheckpointError for any other file, naming what is missing or has another shape.
+    """
+    graph = Graph()
+    encode(graph.input("image", (PATCH, PATCH, 3)), depth)
+    wanted = {node.name: node.shape for node in graph.parameters()}
+    file = load_checkpoint(path)
+    tensors = {_file_name(name): value for name, value in file.tensors.items()}
+    patch = "embeddings.patch_embeddings.weight"
+    if patch not in tensors or tensors[patch].shape != (WIDTH, 3, PATCH, PATCH):
+        raise CheckpointError(
+            f"{path} is not a DINOv3 ViT-S/16 checkpoint in the Hugging Face layout: "
+            f"it has no '{patch}' of shape {[WIDTH, 3, PATCH, PATCH]}"
+        )
+    # The engine's windows are (y, x, channel).
+    tensors[patch] = tensors[patch].transpose(0, 2, 3, 1).reshape(WIDTH, -1)
+    for name in ("cls_token", "register_tokens"):
+        key = f"embeddings.{name}"
+        if key in tensors and tensors[key].ndim == 3:
+            tensors[key] = tensors[key][0]
+    return Checkpoint(path, tensors, file.metadata).pick(wanted)
+
+
+def _file_name(name: str) -> str:
+    """Names as saved; in memory, transformers 5 puts "model." before the layers."""
+    return name.removeprefix("model.")

@@ -3,22 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-import wgpu
+from engine.gpu import BufferRange
 
-
-@dataclass(frozen=True)
-class BufferRange:
-    """Bytes `offset` .. `offset + size` of a storage buffer."""
-
-    buffer: wgpu.GPUBuffer
-    offset: int
-    size: int
-
-    def binding(self) -> dict[str, Any]:
-        """The range as a bind group's resource."""
-        return {"buffer": self.buffer, "offset": self.offset, "size": self.size}
+__all__ = ["BufferRange", "PanelSources"]
 
 
 @dataclass(frozen=True)

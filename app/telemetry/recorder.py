@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from app.telemetry.atomic import write_atomic
+from engine.atomic import write_atomic
 from app.telemetry.rows import ChunkRow, FrameRow, row_line, to_json
 from app.telemetry.statistics import Statistics
 

@@ -29,7 +29,9 @@ class Summary:
     """What `Statistics` cannot know of a session; None where there is nothing to tell."""
 
     outcome: str
-    """"ok", "error: ..." or "skipped: ..."."""
+    """"ok", "interrupted", "error: ..." or "skipped: ..."."""
+    chunks: int
+    """Chunks per job when the session ended."""
     in_flight: int
     policy: str
     adapter: str
@@ -51,7 +53,7 @@ class Summary:
             "frame_ms": percentiles(statistics.frame_ms),
             "missed_per_1000": round(statistics.missed_per_1000, 3),
             "longest_stale_run": statistics.longest_stale_run,
-            "chunks": statistics.chunks,
+            "chunks": self.chunks,
             "in_flight": self.in_flight,
             "policy": self.policy,
             "train_steps": statistics.train_steps,

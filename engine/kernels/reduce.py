@@ -1,7 +1,8 @@
 """Generators for row-wise kernels: sums, softmax, normalisation and their gradients.
 
-Every row kernel gives one workgroup to one row: lanes stride over the row, and a tree in shared
-memory combines their partial results in a fixed order, so results are reproducible bit for bit.
+A row kernel gives `lanes` invocations to one row: they stride over it, and a tree in shared memory
+combines their partial results in a fixed order, so results are reproducible bit for bit. With one
+lane, for CPU devices, an invocation walks its row alone and no barrier is needed.
 Roofline: bandwidth; each pass over the row reads it once.
 """
 
@@ -9,39 +10,39 @@ from __future__ import annotations
 
 from math import ceil
 
-from engine.kernels.wgsl import MAX_GRID, Grid, Kernel, bindings, f32, linear_grid, linear_main
+from engine.kernels.wgsl import MAX_GRID, Kernel, bindings, f32, linear_grid, linear_main
 
-LANES = 64
-
-
-def row_grid(rows: int) -> Grid:
-    """One workgroup per row, folded into y beyond the x limit."""
+def row_kernel(
+    label: str, head: str, rows: int, lanes: int, body: str, flops: int
+) -> Kernel:
+    """Kernel whose body sees `row` and lane `t`, and may call total(v, t) and largest(v, t)."""
+    if lanes == 1:
+        alone = "fn total(v: f32, t: u32) -> f32 { return v; }\n"
+        alone += "fn largest(v: f32, t: u32) -> f32 { return v; }\n"
+        source = head + alone + linear_main(rows, 64, "    let row = i;\n    let t = 0u;\n" + body)
+        return Kernel(label, source, linear_grid(rows, 64), flops)
     folds = ceil(rows / MAX_GRID)
-    return (ceil(rows / folds), folds, 1)
-
-
-def row_main(rows: int, body: str) -> str:
-    """Entry point with `row` (workgroup) and `t` (lane); `total(v)` sums v over the lanes."""
-    columns = row_grid(rows)[0]
-    return f"""
-var<workgroup> partial: array<f32, {LANES}>;
-{_tree("total", "partial[t] + partial[t + half]")}
-{_tree("largest", "max(partial[t], partial[t + half])")}
-@compute @workgroup_size({LANES})
+    columns = ceil(rows / folds)
+    source = f"""{head}
+var<workgroup> partial: array<f32, {lanes}>;
+{_tree("total", lanes, "partial[t] + partial[t + half]")}
+{_tree("largest", lanes, "max(partial[t], partial[t + half])")}
+@compute @workgroup_size({lanes})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {{
     let row = group.x + group.y * {columns}u;
     if (row >= {rows}u) {{ return; }}
 {body}
 }}
 """
+    return Kernel(label, source, (columns, folds, 1), flops)
 
 
-def _tree(name: str, combine: str) -> str:
+def _tree(name: str, lanes: int, combine: str) -> str:
     return f"""
 fn {name}(value: f32, t: u32) -> f32 {{
     workgroupBarrier();
     partial[t] = value;
-    for (var half = {LANES // 2}u; half > 0u; half /= 2u) {{
+    for (var half = {lanes // 2}u; half > 0u; half /= 2u) {{
         workgroupBarrier();
         if (t < half) {{ partial[t] = {combine}; }}
     }}
@@ -84,35 +85,35 @@ def _sum_slices(outer: int, length: int, inner: int, slices: int, scale: float) 
     return Kernel("sum", source, linear_grid(threads, 64), outer * length * inner)
 
 
-def softmax(rows: int, columns: int) -> Kernel:
+def softmax(rows: int, columns: int, lanes: int) -> Kernel:
     """y = softmax of each row of x[rows, columns], shifted by the row's maximum."""
     body = f"""
     let base = row * {columns}u;
     var high = -3.0e38;
-    for (var j = t; j < {columns}u; j += {LANES}u) {{ high = max(high, x[base + j]); }}
+    for (var j = t; j < {columns}u; j += {lanes}u) {{ high = max(high, x[base + j]); }}
     high = largest(high, t);
     var sum = 0.0;
-    for (var j = t; j < {columns}u; j += {LANES}u) {{ sum += exp(x[base + j] - high); }}
+    for (var j = t; j < {columns}u; j += {lanes}u) {{ sum += exp(x[base + j] - high); }}
     let scale = 1.0 / total(sum, t);
-    for (var j = t; j < {columns}u; j += {LANES}u) {{
+    for (var j = t; j < {columns}u; j += {lanes}u) {{
         y[base + j] = exp(x[base + j] - high) * scale;
     }}"""
-    source = bindings([("x", "f32")], [("y", "f32")]) + row_main(rows, body)
-    return Kernel("softmax", source, row_grid(rows), 5 * rows * columns)
+    head = bindings([("x", "f32")], [("y", "f32")])
+    return row_kernel("softmax", head, rows, lanes, body, 5 * rows * columns)
 
 
-def softmax_grad(rows: int, columns: int) -> Kernel:
+def softmax_grad(rows: int, columns: int, lanes: int) -> Kernel:
     """dx = y * (g - sum(g * y)) for y = softmax(x) and upstream g, all [rows, columns]."""
     body = f"""
     let base = row * {columns}u;
     var sum = 0.0;
-    for (var j = t; j < {columns}u; j += {LANES}u) {{ sum += y[base + j] * g[base + j]; }}
+    for (var j = t; j < {columns}u; j += {lanes}u) {{ sum += y[base + j] * g[base + j]; }}
     sum = total(sum, t);
-    for (var j = t; j < {columns}u; j += {LANES}u) {{
+    for (var j = t; j < {columns}u; j += {lanes}u) {{
         dx[base + j] = y[base + j] * (g[base + j] - sum);
     }}"""
-    source = bindings([("y", "f32"), ("g", "f32")], [("dx", "f32")]) + row_main(rows, body)
-    return Kernel("softmax_grad", source, row_grid(rows), 4 * rows * columns)
+    head = bindings([("y", "f32"), ("g", "f32")], [("dx", "f32")])
+    return row_kernel("softmax_grad", head, rows, lanes, body, 4 * rows * columns)
 
 
 STATISTICS = """
@@ -129,39 +130,39 @@ STATISTICS = """
 """
 
 
-def _statistics(columns: int, eps: float) -> str:
-    return STATISTICS.format(n=columns, lanes=LANES, inverse=f32(1.0 / columns), eps=f32(eps))
+def _statistics(columns: int, lanes: int, eps: float) -> str:
+    return STATISTICS.format(n=columns, lanes=lanes, inverse=f32(1.0 / columns), eps=f32(eps))
 
 
-def layer_norm(rows: int, columns: int, eps: float, affine: bool) -> Kernel:
+def layer_norm(rows: int, columns: int, lanes: int, eps: float, affine: bool) -> Kernel:
     """y = (x - mean) / sqrt(var + eps), then * w + b if `affine`; x[rows, columns]."""
     value = "(x[base + j] - mean) * inv"
-    body = _statistics(columns, eps) + f"""
-    for (var j = t; j < {columns}u; j += {LANES}u) {{
+    body = _statistics(columns, lanes, eps) + f"""
+    for (var j = t; j < {columns}u; j += {lanes}u) {{
         y[base + j] = {value + " * w[j] + b[j]" if affine else value};
     }}"""
     reads = [("x", "f32")] + ([("w", "f32"), ("b", "f32")] if affine else [])
-    source = bindings(reads, [("y", "f32")]) + row_main(rows, body)
-    return Kernel("layer_norm", source, row_grid(rows), 8 * rows * columns)
+    head = bindings(reads, [("y", "f32")])
+    return row_kernel("layer_norm", head, rows, lanes, body, 8 * rows * columns)
 
 
-def layer_norm_grad(rows: int, columns: int, eps: float) -> Kernel:
+def layer_norm_grad(rows: int, columns: int, lanes: int, eps: float) -> Kernel:
     """dx of a normalisation without affine part, from x and upstream g, all [rows, columns].
 
     dx = inv * (g - mean(g) - xhat * mean(g * xhat)).
     """
     inverse = f32(1.0 / columns)
-    body = _statistics(columns, eps) + f"""
+    body = _statistics(columns, lanes, eps) + f"""
     var g_sum = 0.0;
     var gx_sum = 0.0;
-    for (var j = t; j < {columns}u; j += {LANES}u) {{
+    for (var j = t; j < {columns}u; j += {lanes}u) {{
         g_sum += g[base + j];
         gx_sum += g[base + j] * (x[base + j] - mean) * inv;
     }}
     let g_mean = total(g_sum, t) * {inverse};
     let gx_mean = total(gx_sum, t) * {inverse};
-    for (var j = t; j < {columns}u; j += {LANES}u) {{
+    for (var j = t; j < {columns}u; j += {lanes}u) {{
         dx[base + j] = inv * (g[base + j] - g_mean - (x[base + j] - mean) * inv * gx_mean);
     }}"""
-    source = bindings([("x", "f32"), ("g", "f32")], [("dx", "f32")]) + row_main(rows, body)
-    return Kernel("layer_norm_grad", source, row_grid(rows), 16 * rows * columns)
+    head = bindings([("x", "f32"), ("g", "f32")], [("dx", "f32")])
+    return row_kernel("layer_norm_grad", head, rows, lanes, body, 16 * rows * columns)

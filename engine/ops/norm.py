@@ -12,12 +12,15 @@ from engine.lower import Lowering
 from engine.op import Array, Attrs, Op, Sample, register, require
 from engine.ops.pointwise import mul
 from engine.ops.reduce import reduce_sum
+from engine.specialize import row_lanes
 
 ROWS = ((1, 1), (1, 5), (3, 64), (7, 67), (2, 3, 130))
 
 
-def _matrix(node: Node) -> tuple[int, int]:
-    return node.type.size // node.shape[-1], node.shape[-1]
+def _rows(node: Node, to: Lowering) -> tuple[int, int, int]:
+    """(rows, columns, lanes per row) of a row kernel."""
+    columns = node.shape[-1]
+    return node.type.size // columns, columns, row_lanes(columns, to.facts)
 
 
 class RowOp(Op):
@@ -46,7 +49,7 @@ class Softmax(RowOp):
         return [node.graph.add("softmax_grad", [node, upstream])]
 
     def lower(self, node: Node, to: Lowering) -> None:
-        to.dispatch(kernels.softmax(*_matrix(node)), node.inputs, node)
+        to.dispatch(kernels.softmax(*_rows(node, to)), node.inputs, node)
 
     def samples(self) -> Iterator[Sample]:
         for shape in ROWS:
@@ -65,7 +68,7 @@ class SoftmaxGrad(RowOp):
         return y * (g - (y * g).sum(axis=-1, keepdims=True))
 
     def lower(self, node: Node, to: Lowering) -> None:
-        to.dispatch(kernels.softmax_grad(*_matrix(node)), node.inputs, node)
+        to.dispatch(kernels.softmax_grad(*_rows(node, to)), node.inputs, node)
 
     def samples(self) -> Iterator[Sample]:
         for shape in ROWS:
@@ -85,6 +88,8 @@ class LayerNorm(Op):
 
     def infer(self, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
         require(len(inputs) in (1, 3), self.name, "takes x, or x, weight and bias", *inputs)
+        floats = all(t.dtype == "f32" for t in inputs) and len(inputs[0].shape) >= 1
+        require(floats, self.name, "operands must be f32 of rank 1 or more", *inputs)
         columns = inputs[0].shape[-1:]
         fits = all(t.shape == columns for t in inputs[1:])
         require(fits, self.name, f"weight and bias must be {list(columns)}", *inputs)
@@ -110,7 +115,7 @@ class LayerNorm(Op):
         ]
 
     def lower(self, node: Node, to: Lowering) -> None:
-        kernel = kernels.layer_norm(*_matrix(node), node.attrs["eps"], len(node.inputs) == 3)
+        kernel = kernels.layer_norm(*_rows(node, to), node.attrs["eps"], len(node.inputs) == 3)
         to.dispatch(kernel, node.inputs, node)
 
     def samples(self) -> Iterator[Sample]:
@@ -136,7 +141,7 @@ class LayerNormGrad(RowOp):
         )
 
     def lower(self, node: Node, to: Lowering) -> None:
-        kernel = kernels.layer_norm_grad(*_matrix(node), node.attrs["eps"])
+        kernel = kernels.layer_norm_grad(*_rows(node, to), node.attrs["eps"])
         to.dispatch(kernel, node.inputs, node)
 
     def samples(self) -> Iterator[Sample]:

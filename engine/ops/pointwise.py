@@ -266,7 +266,7 @@ class Expand(Pointwise):
     def infer(self, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
         own, shape = inputs[0].shape, tuple(attrs["shape"])
         good = len(own) == len(shape)
-        good = good and all(m in (1, n) for m, n in zip(own, shape, strict=True))
+        good = good and all(n >= 1 and m in (1, n) for m, n in zip(own, shape, strict=True))
         require(good, self.name, f"cannot give {TensorType(shape)}", *inputs)
         return TensorType(shape)
 

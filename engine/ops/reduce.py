@@ -48,12 +48,22 @@ class Sum(Op):
             yield Sample((shape,), {"scale": 0.5})
 
 
+def _axes(x: Node, axes: Iterable[int]) -> list[int]:
+    """Distinct axes counted from the front, ascending."""
+    rank = len(x.shape)
+    chosen = set()
+    for axis in axes:
+        require(-rank <= axis < rank, "sum", f"axis {axis} does not fit", x.type)
+        chosen.add(axis % rank)
+    return sorted(chosen)
+
+
 def reduce_sum(x: Node, axes: Iterable[int], *, scale: float = 1.0) -> Node:
     """Sum over `axes` (dropped from the shape), times `scale`; f32.
 
     Axes that are not neighbours are first moved together.
     """
-    chosen = sorted(axis % len(x.shape) for axis in axes)
+    chosen = _axes(x, axes)
     kept = [axis for axis in range(len(x.shape)) if axis not in chosen]
     result = tuple(x.shape[axis] for axis in kept)
     if not chosen:
@@ -71,5 +81,5 @@ def reduce_sum(x: Node, axes: Iterable[int], *, scale: float = 1.0) -> Node:
 
 def reduce_mean(x: Node, axes: Iterable[int]) -> Node:
     """Mean over `axes`, which are dropped from the shape; f32."""
-    chosen = [axis % len(x.shape) for axis in axes]
+    chosen = _axes(x, axes)
     return reduce_sum(x, chosen, scale=1.0 / prod(x.shape[axis] for axis in chosen))

@@ -44,6 +44,7 @@ class Rope(Op):
 
     def infer(self, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
         require(len(inputs) == 3, self.name, "takes x, cos and sin", *inputs)
+        require(all(t.dtype == "f32" for t in inputs), self.name, "operands must be f32", *inputs)
         x, cosine, sine = (t.shape for t in inputs)
         good = len(x) >= 2 and x[-1] % 2 == 0 and cosine == sine == (x[-2], x[-1] // 2)
         require(good, self.name, "cos and sin must be [tokens, width / 2]", *inputs)

@@ -34,7 +34,8 @@ class Reshape(Move):
     def infer(self, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
         self.check(inputs)
         result = TensorType(tuple(attrs["shape"]))
-        require(result.size == inputs[0].size, self.name, f"cannot give {result}", *inputs)
+        good = result.size == inputs[0].size and min(result.shape, default=1) >= 1
+        require(good, self.name, f"cannot give {result}", *inputs)
         return result
 
     def reference(self, inputs: Sequence[Array], attrs: Attrs) -> Array:

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.telemetry import recorder as recorder_module
-from app.telemetry.atomic import write_atomic
+from engine.atomic import write_atomic
 from app.telemetry.rate import RateMeter
 from app.telemetry.recorder import Recorder, TelemetryError
 from app.telemetry.rows import ChunkRow, FrameRow, row_line, to_json
@@ -157,7 +157,7 @@ def test_statistics_of_chunks() -> None:
 
 def summary(**known: Any) -> Summary:
     defaults: dict[str, Any] = {
-        "outcome": "ok", "in_flight": 1, "policy": "fixed", "adapter": "a", "gpu": "wgpu",
+        "outcome": "ok", "chunks": 4, "in_flight": 1, "policy": "fixed", "adapter": "a", "gpu": "wgpu",
         "objects_created_in_loop": 0,
     }  # fmt: skip
     return Summary(**(defaults | known))
@@ -253,7 +253,7 @@ def test_a_finished_run_has_all_four_files(tmp_path: Path) -> None:
     assert run["started"] <= run["finished"]
     written = strict_json(out / "summary.json")
     assert list(written) == CONTRACT_KEYS
-    assert (written["frames"], written["chunks"], written["loss_last"]) == (199, 99, None)
+    assert (written["frames"], written["chunks"], written["loss_last"]) == (199, 4, None)
     assert sorted(os.listdir(out)) == ["chunks.jsonl", "frames.jsonl", "run.json", "summary.json"]
     assert recorder.warning is None
 

@@ -1,0 +1,132 @@
+"""The command line: commands, their options, and how errors are told."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import tyro
+from rich.logging import RichHandler
+
+from app.config import PreviewConfig, UsageError
+
+OK, FAILED, USAGE = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class DoctorConfig:
+    """Report adapter, features, limits, headset runtime, cameras and versions."""
+
+
+def preview(config: PreviewConfig) -> int:
+    """Run a preview session."""
+    from app.preview.preview import Preview
+    from app.progress import Progress
+
+    progress = Progress()
+    with contextlib.closing(progress), Preview(config, progress) as session:
+        summary = session.run()
+    progress.say(f"{summary['outcome']}: {_headline(summary)}")
+    if session.records.out_dir is not None:
+        progress.say(f"records in {session.records.out_dir}")
+    return OK
+
+
+def doctor(config: DoctorConfig) -> int:
+    """Report what this machine can do."""
+    from app.doctor import run_doctor
+
+    return run_doctor()
+
+
+COMMANDS: dict[type, Callable[..., int]] = {PreviewConfig: preview, DoctorConfig: doctor}
+NAMES = {"preview": PreviewConfig, "doctor": DoctorConfig}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse and run; the exit status: 0 ok, 1 failed, 2 wrong usage."""
+    _log_to_terminal()
+    parsed = _parse(list(sys.argv[1:] if arguments is None else arguments))
+    if isinstance(parsed, int):
+        return parsed
+    try:
+        return COMMANDS[type(parsed)](parsed)
+    except UsageError as error:
+        return _tell(error, parsed, USAGE)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return FAILED
+    except _expected_errors() as error:
+        return _tell(error, parsed, FAILED)
+
+
+def _parse(arguments: list[str]) -> object | int:
+    """The chosen command's configuration, or the exit status after help or a usage error."""
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            return tyro.extras.subcommand_cli_from_dict(
+                NAMES,
+                args=arguments,
+                prog="run.py",
+                description="Neural training on the GPU queue that renders a headset's frames.",
+            )
+    except SystemExit as stop:
+        if stop.code:
+            print(f"error: {_one_line(complaint.getvalue())}", file=sys.stderr)
+        return int(stop.code or OK)
+
+
+def _one_line(box: str) -> str:
+    """The first message of the parser's box of text, unwrapped."""
+    lines = [line.strip("│╭╮╰╯─ ") for line in box.splitlines()[1:]]
+    message: list[str] = []
+    for line in lines:
+        if not line:
+            break
+        message.append(line)
+    return " ".join(message) + "; see --help"
+
+
+def _expected_errors() -> tuple[type[Exception], ...]:
+    from app.camera import CameraError
+    from app.preview.target import PreviewError
+    from app.telemetry.recorder import TelemetryError
+    from app.xr.driver import XrError
+    from engine.errors import EngineError
+
+    return (CameraError, PreviewError, TelemetryError, XrError, EngineError)
+
+
+def _tell(error: Exception, config: object, status: int) -> int:
+    if getattr(config, "debug", False):
+        raise error
+    print(f"error: {error}", file=sys.stderr)
+    return status
+
+
+def _headline(summary: dict[str, object]) -> str:
+    frame_ms = summary["frame_ms"]
+    assert isinstance(frame_ms, dict)
+    parts = [
+        f"{summary['frames']} frames",
+        f"frame p50 {frame_ms['p50']} ms, p99 {frame_ms['p99']} ms",
+        f"{summary['missed_per_1000']} of 1000 refreshes missed",
+        f"{summary['train_steps']} training steps ({summary['train_steps_per_s']}/s)",
+    ]
+    if summary["psnr_last_db"] is not None:
+        parts.append(f"held-out {summary['psnr_first_db']:.2f} -> {summary['psnr_last_db']:.2f} dB")
+    return ", ".join(parts)
+
+
+def _log_to_terminal() -> None:
+    logging.basicConfig(
+        level=os.environ.get("DINOVISION_LOG", "WARNING").upper(),
+        format="%(message)s",
+        handlers=[RichHandler(show_time=False, show_path=False)],
+    )

@@ -1,0 +1,96 @@
+"""Options of `preview`, checked. Units are in the names or the help texts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+
+class UsageError(Exception):
+    """An option has an impossible value; the message says which are possible."""
+
+
+@dataclass(frozen=True)
+class PreviewConfig:
+    """Watch a decoder learn to paint the camera image, in stereo, on the renderer's own queue."""
+
+    camera: str = "photos"
+    """photos (a slow walk over shipped photographs), webcam:N, a video file or an image folder."""
+    chunks: int = 4
+    """Chunks that each training step and each inference is cut into (K, at least 1)."""
+    in_flight: int = 1
+    """Most chunks in flight on the GPU, and with the fixed policy per frame (N, at least 1)."""
+    policy: Literal["fixed", "greedy", "deadline"] = "fixed"
+    """When chunks are submitted: N per frame, always N in flight, or as the next frame allows."""
+    job: Literal["train", "infer", "both"] = "both"
+    """What the network does: training steps, display inference, or both in turn."""
+    hz: float = 90.0
+    """Refresh rate of the simulated headset, Hz (1 to 1000)."""
+    eye_size: int = 720
+    """Width and height of one eye image, pixels (16 to 4096)."""
+    fresh: bool = False
+    """Start from an untrained decoder. (No trained default ships yet: always so for now.)"""
+    headless: bool = False
+    """Open no window; write screenshot, video and records to --out."""
+    frames: int | None = None
+    """Stop after so many frames."""
+    seconds: float | None = None
+    """Stop after so many seconds. [default: until Esc or Ctrl-C; 20 when headless]"""
+    out: Path | None = None
+    """Folder for the records of the run. [default: none; runs/preview when headless]"""
+    save: Path | None = None
+    """Write a checkpoint of the decoder here at the end. (S writes one at any time.)"""
+    encoder: Path | None = None
+    """DINOv3 ViT-S/16 checkpoint, safetensors in the Hugging Face layout. [default: random]"""
+    checkpoint: Path | None = None
+    """Resume the decoder from a checkpoint."""
+    held_out: int = 15
+    """Held-out photographs in the PSNR figures of the summary (0 to 15; 0 leaves them out)."""
+    seed: int = 0
+    """Seed of the fresh decoder and of the photo walk."""
+    gpu: Literal["wgpu", "dawn"] = "wgpu"
+    """WebGPU implementation."""
+    contract: Literal["strict", "accelerated"] = "strict"
+    """Arithmetic: strict f32, or reduced precision where the device is faster with it."""
+    debug: bool = False
+    """Show a traceback for expected errors too."""
+
+    def check(self) -> None:
+        """Raise UsageError for the first impossible value."""
+        at_least = {"--chunks": self.chunks, "--in-flight": self.in_flight}
+        if self.frames is not None:
+            at_least["--frames"] = self.frames
+        for option, value in at_least.items():
+            if value < 1:
+                raise UsageError(f"{option} must be at least 1, not {value}")
+        if not 1 <= self.hz <= 1000:
+            raise UsageError(f"--hz must be 1 to 1000, not {self.hz:g}")
+        if not 16 <= self.eye_size <= 4096:
+            raise UsageError(f"--eye-size must be 16 to 4096 pixels, not {self.eye_size}")
+        if self.seconds is not None and not self.seconds > 0:
+            raise UsageError(f"--seconds must be above 0, not {self.seconds:g}")
+        if not 0 <= self.held_out <= 15:
+            raise UsageError(f"--held-out must be 0 to 15, not {self.held_out}")
+        if self.seed < 0:
+            raise UsageError(f"--seed must be at least 0, not {self.seed}")
+        if self.fresh and self.checkpoint is not None:
+            raise UsageError("--fresh and --checkpoint exclude each other")
+        if self.gpu == "dawn":
+            raise UsageError("--gpu dawn is not available in this version: use --gpu wgpu")
+        if self.contract == "accelerated":
+            raise UsageError(
+                "--contract accelerated is not available in this version: use --contract strict"
+            )
+
+    @property
+    def out_dir(self) -> Path | None:
+        """Where records go."""
+        return self.out or (Path("runs/preview") if self.headless else None)
+
+    @property
+    def run_seconds(self) -> float | None:
+        """The time limit that holds."""
+        if self.seconds is None and self.headless and self.frames is None:
+            return 20.0
+        return self.seconds

@@ -1,0 +1,226 @@
+"""Encoder and decoder on the shared device: one training and one inference session.
+
+Weights travel one way, at step ends only: training -> published -> inference. A training step
+copies its parameters to `published` with its last chunk; an inference takes that copy with its
+first chunk. So display inference uses the weights of one finished step from beginning to end,
+however the chunks of both interleave.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import wgpu
+
+from engine.checkpoint import Checkpoint, load_checkpoint
+from engine.compile import compile_graph
+from engine.gpu import BufferRange, Gpu, Readback
+from engine.optim import HYPER, Adam
+from engine.session import Session
+from models.dinov3 import DEFAULT_DEPTH, WIDTH, load_encoder
+from models.nn import initial_parameters
+from models.vision import COMPONENTS, IMAGE, inference_graph, training_graph
+
+ENCODER_SEED = 20260801
+"""Seed of the random encoder: always the same features, so that decoders can be resumed."""
+
+RANDOM_ENCODER = "random encoder, not DINOv3"
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """What to build. `encoder`: a DINOv3 file; `checkpoint`: a decoder to resume from."""
+
+    encoder: Path | None = None
+    checkpoint: Path | None = None
+    depth: int = DEFAULT_DEPTH
+    seed: int = 0
+    optimizer: Adam = Adam(rate=2e-3, warmup=10)
+
+
+class Network:
+    """The learning and painting network. Raises CheckpointError for unusable files."""
+
+    def __init__(self, gpu: Gpu, config: NetworkConfig) -> None:
+        self.gpu, self.config = gpu, config
+        self.optimizer = config.optimizer
+        self.step = 0
+        """Finished training steps."""
+        frozen = _encoder(config)
+        resumed = load_checkpoint(config.checkpoint) if config.checkpoint else None
+        training = training_graph(config.optimizer, depth=config.depth)
+        self.train = Session(gpu, compile_graph(training, gpu.facts))
+        self.infer = Session(gpu, compile_graph(inference_graph(depth=config.depth), gpu.facts))
+        self.encoder_note = f"encoder: {config.encoder.name}" if config.encoder else RANDOM_ENCODER
+        self._initial = initial_parameters(training, config.seed) | frozen
+        if resumed:
+            self._resume(resumed)
+        self._weights = _only(self.train.pack("parameter"))
+        self._deployed = _only(self.infer.pack("parameter"))
+        self._check_layout()
+        self._published = gpu.storage_buffer(self._weights.size, "published")
+        self.reset()
+
+    def reset(self) -> None:
+        """Back to the initial (or resumed) weights and optimiser state, and publish them."""
+        for session in (self.train, self.infer):
+            for kind in ("frozen", "parameter"):
+                session.load({name: self._initial[name] for name in session.plan.names(kind)})
+        for name in self.train.plan.names("state"):
+            zeros = np.zeros(self.train.type(name).shape, np.float32)
+            self.train.write(name, self._initial.get(name, zeros))
+        self.infer.write("components.basis", np.zeros((COMPONENTS, WIDTH), np.float32))
+        self.infer.write("components.offset", np.full(COMPONENTS, 0.5, np.float32))
+        encoder = self.gpu.device.create_command_encoder()
+        self.publish(encoder)
+        self.gpu.submit(encoder)
+
+    def warm_up(self) -> None:
+        """Run both plans once, so that drivers finish compiling, and reset."""
+        for session in (self.train, self.infer):
+            session.run()
+        self.gpu.wait()
+        self.reset()
+
+    # In the frame loop
+
+    def write_step(self, image: np.ndarray) -> None:
+        """Feed the next training step: image f32 [224, 224, 3] in 0..1, and the scalars."""
+        self.train.write("image", image)
+        self.train.write(HYPER, self.optimizer.hyper(self.step + 1))
+
+    def publish(self, encoder: wgpu.GPUCommandEncoder) -> None:
+        """Record the copy of the training weights; only at a step's end."""
+        w = self._weights
+        encoder.copy_buffer_to_buffer(w.buffer, w.offset, self._published, 0, w.size)
+
+    def deploy(self, encoder: wgpu.GPUCommandEncoder) -> None:
+        """Record the copy of the published weights into the inference session."""
+        d = self._deployed
+        encoder.copy_buffer_to_buffer(self._published, 0, d.buffer, d.offset, d.size)
+
+    # Outside of it
+
+    def psnr(self, images: Sequence[np.ndarray]) -> float:
+        """PSNR in dB over all pixels of uint8 images [224, 224, 3], with the published weights.
+
+        Waits for the device.
+        """
+        total = 0.0
+        for image in images:
+            target = to_unit(image)
+            self.infer.write("image", target)
+            encoder = self.gpu.device.create_command_encoder()
+            self.deploy(encoder)
+            self.infer.encode(encoder)
+            self.gpu.submit(encoder)
+            painted = self.infer.read("painted").astype(np.float64)
+            total += float(np.mean((painted - target) ** 2))
+        return psnr_db(total / len(images))
+
+    def checkpoint_tensors(self, packs: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        """Name the contents of downloaded packs, as `Saver` brings them."""
+        tensors: dict[str, np.ndarray] = {}
+        plan = self.train.plan
+        pack_of = {r.buffer: data for r, data in zip(self.saved_packs(), packs, strict=True)}
+        for name in [*plan.names("parameter"), *plan.names("state")]:
+            where, kind = self.train.range(name), self.train.type(name)
+            data = pack_of[where.buffer].view(np.float32)
+            start = where.offset // 4
+            tensors[name] = data[start : start + kind.size].reshape(kind.shape)
+        return tensors
+
+    def metadata(self, step: int) -> dict[str, str]:
+        """What a checkpoint at `step` says of itself."""
+        return {
+            "step": str(step),
+            "model": "dinovision-decoder",
+            "encoder": self.encoder_note,
+            "depth": str(self.config.depth),
+            "optimizer": repr(self.optimizer),
+        }
+
+    def saved_packs(self) -> list[BufferRange]:
+        """Memory that a checkpoint consists of: parameters and optimiser moments."""
+        return [*self.train.pack("parameter"), *self.train.pack("state")]
+
+    def _resume(self, file: Checkpoint) -> None:
+        plan = self.train.plan
+        shapes = {name: self.train.type(name).shape for name in plan.names("parameter")}
+        if all(name in file.tensors for name in plan.names("state")):
+            shapes |= {name: self.train.type(name).shape for name in plan.names("state")}
+            self.step = int(file.metadata.get("step", "0"))
+        self._initial |= file.pick(shapes)
+
+    def _check_layout(self) -> None:
+        """Both plans must pack the decoder alike: weights are copied as one block."""
+        places = [
+            [(n, s.range(n).offset) for n in s.plan.names("parameter")]
+            for s in (self.train, self.infer)
+        ]
+        assert places[0] == places[1], "training and inference pack parameters differently"
+
+
+class Saver:
+    """Downloads a checkpoint's packs without stalling the frame loop."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self._packs = network.saved_packs()
+        self._readbacks = [Readback(network.gpu, pack.size) for pack in self._packs]
+        self._arrived: list[np.ndarray] = []
+
+    @property
+    def busy(self) -> bool:
+        """Whether a download is under way."""
+        return not all(r.idle for r in self._readbacks)
+
+    def record(self, encoder: wgpu.GPUCommandEncoder) -> None:
+        """Record the download; only between training steps."""
+        for readback, pack in zip(self._readbacks, self._packs, strict=True):
+            readback.record(encoder, pack)
+
+    def arm(self, serial: int) -> None:
+        """Name the submission that carries it."""
+        self._arrived = []
+        for readback in self._readbacks:
+            readback.arm(serial)
+
+    def take(self) -> dict[str, np.ndarray] | None:
+        """The checkpoint's tensors once they have arrived, one time; else None."""
+        for readback in self._readbacks[len(self._arrived) :]:
+            data = readback.take()
+            if data is None:
+                return None
+            self._arrived.append(data)
+        if not self._arrived:
+            return None
+        packs, self._arrived = self._arrived, []
+        return self.network.checkpoint_tensors(packs)
+
+
+def to_unit(image: np.ndarray) -> np.ndarray:
+    """uint8 -> f32 in 0..1."""
+    return image.astype(np.float32) * np.float32(1 / 255)
+
+
+def psnr_db(mse: float) -> float:
+    """Peak signal-to-noise ratio for signals in 0..1; infinite for identical images."""
+    return -10 * math.log10(mse) if mse > 0 else math.inf
+
+
+def _encoder(config: NetworkConfig) -> Mapping[str, np.ndarray]:
+    if config.encoder:
+        return load_encoder(config.encoder, config.depth)
+    graph = inference_graph(depth=config.depth, size=IMAGE)
+    values = initial_parameters(graph, ENCODER_SEED)
+    return {node.name: values[node.name] for node in graph.parameters(trainable=False)}
+
+
+def _only(ranges: list[BufferRange]) -> BufferRange:
+    (single,) = ranges
+    return single

@@ -1,0 +1,78 @@
+"""What the HUD tells: recent frames, rates and messages gathered into one state."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from app.scene.hud import GRAPH_FRAMES, HudState
+from app.telemetry.rate import RateMeter
+from app.telemetry.rows import ChunkRow, FrameRow
+
+REFRESH_NS = 200_000_000
+MESSAGE_NS = 4_000_000_000
+
+
+@dataclass
+class Dashboard:
+    """Collects rows as they are finished; `state` gives the HUD five times a second."""
+
+    frame_ms: deque[float] = field(default_factory=lambda: deque(maxlen=GRAPH_FRAMES))
+    missed: deque[bool] = field(default_factory=lambda: deque(maxlen=GRAPH_FRAMES))
+    steps: RateMeter = field(default_factory=RateMeter)
+    infer_ms: float | None = None
+    missed_total: int = 0
+    _message: str = ""
+    _message_until_ns: int = 0
+    _next_ns: int = 0
+    _infer_started_ns: int = 0
+
+    def due(self, now_ns: int) -> bool:
+        """Whether the HUD should be drawn anew."""
+        if now_ns < self._next_ns:
+            return False
+        self._next_ns = now_ns + REFRESH_NS
+        return True
+
+    def refresh(self) -> None:
+        """Draw the HUD anew at the next frame."""
+        self._next_ns = 0
+
+    def say(self, text: str) -> None:
+        """Show a line for a few seconds."""
+        self._message, self._message_until_ns = text, time.perf_counter_ns() + MESSAGE_NS
+        self.refresh()
+
+    def add_frame(self, row: FrameRow) -> None:
+        """A frame's fate is known."""
+        if row.frame_ms is not None:
+            self.frame_ms.append(row.frame_ms)
+            self.missed.append(bool(row.missed))
+        self.missed_total += row.stale_run or 0
+
+    def add_chunk(self, row: ChunkRow) -> None:
+        """A chunk is complete."""
+        if row.job == "infer" and row.index == 0:
+            self._infer_started_ns = row.submit_ns
+        if row.index != row.of - 1 or row.done_ns is None:
+            return
+        if row.job == "train":
+            self.steps.add(row.done_ns)
+        else:
+            self.infer_ms = (row.done_ns - self._infer_started_ns) / 1e6
+
+    def state(self, help_lines: Sequence[str] = (), **known: object) -> HudState:
+        """The HUD's state; `known` are the fields that others know."""
+        now_ns = time.perf_counter_ns()
+        return HudState(
+            frame_ms=tuple(self.frame_ms),
+            missed_recent=tuple(self.missed),
+            missed=self.missed_total,
+            steps_per_s=self.steps.rate(now_ns),
+            infer_ms=self.infer_ms,
+            message=self._message if now_ns < self._message_until_ns else "",
+            help_lines=help_lines,
+            **known,  # type: ignore[arg-type]
+        )

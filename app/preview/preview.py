@@ -1,0 +1,326 @@
+"""The preview: wires camera, network, renderer, driver and telemetry to the frame loop."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from app.camera import CaptureThread, Frame, held_out, open_camera
+from app.config import PreviewConfig
+from app.interrupt import Interrupt
+from app.loop import FrameLoop, Viewer
+from app.network import Network, NetworkConfig
+from app.preview.actions import Kind, help_lines
+from app.preview.controls import Controls
+from app.preview.dashboard import Dashboard
+from app.preview.records import Records
+from app.preview.saving import CheckpointSaver
+from app.preview.viewers import VideoViewer, WindowViewer
+from app.preview.window import PreviewWindow
+from app.progress import Progress
+from app.scene.hud import render_hud
+from app.scene.mirror import Mirror
+from app.scene.renderer import PanelSources, SceneRenderer
+from app.telemetry.frame_log import FrameLog
+from app.telemetry.rows import ChunkRow, FrameRow
+from app.telemetry.statistics import Statistics
+from app.telemetry.summary import Summary, percentiles
+from app.tenancy.jobs import InferJob, TrainJob
+from app.tenancy.policy import make_policy
+from app.tenancy.tenant import Tenant
+from app.xr.simulated import SimulatedDriver
+from engine.gpu import Gpu
+from models.vision import GRID, IMAGE
+
+CAMERA_TIMEOUT_S = 10.0
+SLOW_EVALUATION_S = 2.0
+"""After Ctrl-C an evaluation that takes longer than this is left out."""
+
+CHECKPOINT = Path("runs/decoder.safetensors")
+"""Where S saves when neither --save nor --out says otherwise."""
+
+log = logging.getLogger(__name__)
+
+
+class Preview:
+    """One session, and a context manager that releases all it holds.
+
+    Raises UsageError, CameraError, CheckpointError, GpuError, PreviewError or TelemetryError
+    before anything is written.
+    """
+
+    def __init__(self, config: PreviewConfig, progress: Progress) -> None:
+        config.check()
+        self.config, self.progress = config, progress
+        self._psnr: tuple[float | None, float | None] = (None, None)
+        self._created = 0
+        self._diverged_said = False
+        with ExitStack() as owned:
+            self._open(owned)
+            self._owned = owned.pop_all()
+
+    def __enter__(self) -> Preview:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._owned.close()
+
+    def _open(self, owned: ExitStack) -> None:
+        """Open everything, what is most likely to fail first; the records last."""
+        config = self.config
+        source = open_camera(config.camera, IMAGE, config.seed)
+        self.camera = owned.enter_context(CaptureThread(source, IMAGE))
+        self.camera.wait_first(CAMERA_TIMEOUT_S)
+        self.gpu = Gpu.open()
+        self.progress.say(f"adapter: {self.gpu.name}")
+        self.driver = SimulatedDriver(config.hz, (config.eye_size, config.eye_size))
+        self.window: PreviewWindow | None = None
+        if not config.headless:
+            self.window = PreviewWindow(self.gpu)
+            owned.callback(self.window.close)
+        self.progress.say("compiling encoder, decoder and training step")
+        files = NetworkConfig(config.encoder, config.checkpoint, seed=config.seed)
+        self.network = Network(self.gpu, files)
+        self.progress.say(self.network.encoder_note)
+        self._open_scene()
+        self._open_tenant(owned)
+        description = {
+            "command": "preview",
+            "options": asdict(config),
+            "adapter": self.gpu.name,
+            "driver": self.gpu.driver,
+            "encoder": self.network.encoder_note,
+        }
+        self.records = Records(config.out_dir, description, self.video, self._summary)
+
+    def _open_scene(self) -> None:
+        device, infer = self.gpu.device, self.network.infer
+        sources = PanelSources(infer.range("painted"), infer.range("components"), IMAGE, GRID)
+        samples = 1 if self.gpu.facts.is_cpu else 4
+        self.scene = SceneRenderer(device, self.driver.view_size, sources, samples=samples)
+        self.video = VideoViewer(self.gpu, self.scene.eyes_view)
+        self.viewers: list[Viewer] = [self.video]
+        self.mirror: Mirror | None = None
+        if self.window is not None:
+            self.mirror = Mirror(device, self.scene.eyes_view, self.window.format)
+            self.viewers.append(WindowViewer(self.window, self.mirror))
+
+    def _open_tenant(self, owned: ExitStack) -> None:
+        config = self.config
+        self.train = TrainJob(self.network, self._image)
+        self.infer = InferJob(self.network, self._image)
+        owned.callback(self.infer.close)
+        self.tenant = Tenant(
+            {"train": self.train, "infer": self.infer},
+            make_policy(config.policy, config.in_flight),
+            chunks=config.chunks,
+            mode=config.job,
+            new_encoder=self.gpu.device.create_command_encoder,
+            submit=self.gpu.submit,
+        )
+        self.dashboard = Dashboard()
+        self.controls = Controls(self.tenant, self.scene, self.mirror, self.dashboard)
+        self.saver = CheckpointSaver(self.network, self.tenant, self.dashboard.say)
+        owned.callback(self.saver.close)
+        self.viewers.append(self.saver)
+
+    def run(self) -> dict[str, object]:
+        """Warm up, loop, evaluate, write the records; the summary."""
+        outcome = "error: the session did not start"
+        try:
+            with Interrupt() as interrupt:
+                outcome = self._run(interrupt)
+        except BaseException as error:
+            reason = str(error).strip() or type(error).__name__
+            outcome = f"error: {reason.splitlines()[0]}"
+            raise
+        finally:
+            self.driver.close()
+            summary = self.records.finish(outcome)
+        return summary
+
+    def _run(self, interrupt: Interrupt) -> str:
+        evaluation_s = self._warm_up()
+        loop = FrameLoop(
+            self.gpu,
+            self.driver,
+            self.scene,
+            self.tenant,
+            self.camera,
+            FrameLog(self._on_frame),
+            viewers=self.viewers,
+            before_frame=self._before_frame,
+            on_chunk=self._on_chunk,
+        )
+        self.driver.open()
+        before = self.gpu.objects_created
+        loop.run(self._running(loop, interrupt))
+        self._created = self.gpu.objects_created - before
+        self.progress.close()
+        self.records.screenshot(self._picture())
+        if self.config.save is not None:
+            self._save_at_end(loop, self.config.save)
+        if not interrupt.requested or evaluation_s < SLOW_EVALUATION_S:
+            self._psnr = (self._psnr[0], self._evaluate("after"))
+        return "interrupted" if interrupt.requested else "ok"
+
+    def _warm_up(self) -> float:
+        """Compile everything on the device; returns what the first evaluation took, in seconds."""
+        self.progress.say("warming up")
+        self.network.warm_up()
+        started = time.perf_counter()
+        self._psnr = (self._evaluate("before"), None)
+        elapsed = time.perf_counter() - started
+        self._draw_hud()
+        self.scene.set_camera(self._image().image)
+        self.scene.set_views(self.driver.locate_views(0))
+        encoder = self.gpu.device.create_command_encoder()
+        self.scene.encode(encoder)
+        self.gpu.submit(encoder)
+        self.gpu.wait()
+        self.gpu.take_completions()
+        return elapsed
+
+    def _running(self, loop: FrameLoop, interrupt: Interrupt) -> Callable[[], bool]:
+        started = time.perf_counter()
+        seconds, frames = self.config.run_seconds, self.config.frames
+
+        def running() -> bool:
+            elapsed = time.perf_counter() - started
+            self.progress.update(lambda: self._progress_line(elapsed))
+            over = seconds is not None and elapsed >= seconds
+            over = over or (frames is not None and loop.frames >= frames)
+            return not (over or self.controls.quit or interrupt.requested)
+
+        return running
+
+    # Called by the loop
+
+    def _image(self) -> Frame:
+        frame = self.camera.latest()
+        assert frame is not None, "the camera gave a first image during set-up"
+        return frame
+
+    def _before_frame(self) -> None:
+        if self.window is not None:
+            for action in self.window.actions():
+                self.controls.apply(action)
+        if self.controls.take(Kind.SAVE):
+            self.saver.request(self._checkpoint_path())
+        if self.controls.take(Kind.RECORD):
+            self.dashboard.say(self.records.toggle())
+        if self.train.diverged and not self._diverged_said:
+            self._diverged_said = True
+            log.warning("the loss is not finite: training stopped at step %d", self.network.step)
+            self.dashboard.say("the loss is not finite: training stopped")
+        if self.dashboard.due(time.perf_counter_ns()):
+            self._draw_hud()
+
+    def _on_frame(self, row: FrameRow) -> None:
+        self.dashboard.add_frame(row)
+        self.records.frame(row)
+
+    def _on_chunk(self, row: ChunkRow) -> None:
+        self.dashboard.add_chunk(row)
+        self.records.chunk(row)
+
+    def _draw_hud(self) -> None:
+        self.scene.set_hud(
+            render_hud(
+                self.dashboard.state(
+                    help_lines() if self.controls.help else (),
+                    period_ms=1e3 / self.config.hz,
+                    missed_per_1000=self.records.statistics.missed_per_1000,
+                    chunks=self.tenant.chunks,
+                    in_flight=self.tenant.policy.in_flight,
+                    policy=self.tenant.policy.name,
+                    job=self.tenant.mode,
+                    training=self.tenant.training and not self.train.diverged,
+                    train_steps=self.train.runs,
+                    loss=self.train.loss,
+                    psnr_db=self.train.psnr_db,
+                    camera=self.camera.error or self.config.camera,
+                    camera_age_ms=self.camera.age_ms(time.perf_counter_ns()),
+                    encoder_note=self.network.encoder_note,
+                    adapter=self.gpu.name,
+                    recording=self.records.recording,
+                )
+            )
+        )
+
+    # Results
+
+    def _evaluate(self, when: str) -> float | None:
+        count = self.config.held_out
+        if count == 0:
+            return None
+        psnr = self.network.psnr(held_out(IMAGE)[:count])
+        self.progress.say(f"{count} held-out photographs {when} the session: {psnr:.2f} dB")
+        return psnr
+
+    def _picture(self) -> np.ndarray:
+        """Both eyes of the last frame, uint8 [h, 2 w, 4]."""
+        width, height = self.driver.view_size
+        data = self.gpu.queue.read_texture(
+            {"texture": self.scene.eyes},
+            {"bytes_per_row": 8 * width, "rows_per_image": height},
+            (2 * width, height, 1),
+        )
+        return np.frombuffer(data, np.uint8).reshape(height, 2 * width, 4)
+
+    def _checkpoint_path(self) -> Path:
+        out = self.records.out_dir
+        return self.config.save or (out / CHECKPOINT.name if out else CHECKPOINT)
+
+    def _save_at_end(self, loop: FrameLoop, path: Path) -> None:
+        """The device is idle, but perhaps in the middle of a step: that is finished first."""
+        self.tenant.finish_run()
+        self.saver.request(path)
+        while self.saver.busy:
+            loop.flush()
+
+    def _progress_line(self, elapsed: float) -> str:
+        statistics, train = self.records.statistics, self.train
+        parts = [f"{elapsed:5.1f} s", f"{statistics.frames} frames"]
+        parts.append(f"{statistics.missed_per_1000:.0f} of 1000 missed")
+        parts.append(f"{train.runs} steps")
+        if train.psnr_db is not None:
+            parts.append(f"{train.psnr_db:.1f} dB")
+        return "  ".join(parts)
+
+    def _summary(self, outcome: str, statistics: Statistics) -> dict[str, object]:
+        losses = self.train.losses
+        summary = Summary(
+            outcome=outcome,
+            chunks=self.tenant.chunks,
+            in_flight=self.tenant.policy.in_flight,
+            policy=self.tenant.policy.name,
+            adapter=self.gpu.name,
+            gpu="wgpu",
+            objects_created_in_loop=self._created,
+            loss_first=losses[0] if losses else None,
+            loss_last=losses[-1] if losses else None,
+            psnr_first_db=self._psnr[0],
+            psnr_last_db=self._psnr[1],
+        )
+        extra = {
+            "job": self.tenant.mode,
+            "hz": self.config.hz,
+            "seconds": round(statistics.seconds, 3),
+            "vsyncs": statistics.vsyncs,
+            "stale": statistics.stale,
+            "dropped": statistics.dropped,
+            "chunks_submitted": statistics.chunks,
+            "inferences": statistics.inferences,
+            "submit_ms": percentiles(statistics.submit_ms),
+            "camera": self.config.camera,
+            "encoder": self.network.encoder_note,
+            "contract": self.config.contract,
+        }
+        return summary.to_dict(statistics, extra)

@@ -1,0 +1,215 @@
+"""The two jobs of the network as a tenant: a training step and a display inference.
+
+A job is a plan cut into chunks. `begin` feeds it, `encode` records one chunk, `submitted` tells
+which submission carries it and `completed` that the device has finished the whole job.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+import wgpu
+
+from app.camera.source import Frame
+from app.components import ComponentFinder
+from app.network import Network, psnr_db, to_unit
+from engine.chunks import cut, estimated_costs
+from engine.gpu import Readback
+from engine.session import Session
+
+FrameSource = Callable[[], Frame]
+
+REPAINT_NS = 100_000_000
+"""An unchanged camera image is painted anew after so long: the decoder has learnt meanwhile."""
+
+COMPONENTS_NS = 1_000_000_000
+"""How often tokens are brought to the host for a new projection."""
+
+
+class Job(Protocol):
+    """What the tenant asks of a job."""
+
+    name: str
+    runs: int
+    chunks: list[tuple[int, int]]
+
+    def cut(self, chunks: int) -> None:
+        """Recut; only between two runs."""
+
+    def due(self, now_ns: int) -> bool:
+        """Whether running now is worth while when another job is waiting."""
+
+    def begin(self) -> None:
+        """Feed the next run."""
+
+    def encode(self, encoder: wgpu.GPUCommandEncoder, index: int) -> None:
+        """Record chunk number `index`."""
+
+    def submitted(self, index: int, serial: int) -> None:
+        """The chunk went out with this submission."""
+
+    def completed(self) -> None:
+        """The device has finished the run."""
+
+    def poll(self) -> None:
+        """Take readbacks that have arrived; called often, must be cheap."""
+
+
+class _PlanJob:
+    """What both jobs share: a session cut into chunks, fed with the newest camera image."""
+
+    name: str
+
+    def __init__(self, session: Session, camera: FrameSource) -> None:
+        self.runs = 0
+        self.session, self._camera = session, camera
+        self._costs = estimated_costs(session.plan, is_cpu=session.gpu.facts.is_cpu)
+        self.cut(1)
+        self._unit: tuple[int, np.ndarray] | None = None
+
+    def cut(self, chunks: int) -> None:
+        """Recut into (at most) `chunks` ranges of about equal cost."""
+        self.chunks = cut(self._costs, chunks)
+
+    def is_last(self, index: int) -> bool:
+        """Whether the chunk ends the job."""
+        return index == len(self.chunks) - 1
+
+    def _image(self) -> tuple[int, np.ndarray]:
+        """Sequence number and f32 pixels of the newest camera image."""
+        frame = self._camera()
+        if self._unit is None or self._unit[0] != frame.sequence:
+            self._unit = (frame.sequence, to_unit(frame.image))
+        return self._unit
+
+
+class TrainJob(_PlanJob):
+    """One step: forward, loss, backward, optimiser; publishes its weights with the last chunk."""
+
+    name = "train"
+
+    def __init__(self, network: Network, camera: FrameSource) -> None:
+        super().__init__(network.train, camera)
+        self.network = network
+        self.losses: list[float] = []
+        """First and latest loss that were read back."""
+        self.diverged = False
+        """Set when a loss was not finite: the job then must not run again."""
+        self._readback = Readback(network.gpu, 4)
+        self._loss = network.train.range("loss")
+        self._recorded = False
+
+    @property
+    def loss(self) -> float | None:
+        """The newest mean squared error that has been read back."""
+        return self.losses[-1] if self.losses else None
+
+    @property
+    def psnr_db(self) -> float | None:
+        """The same as PSNR in dB."""
+        return psnr_db(self.losses[-1]) if self.losses and not self.diverged else None
+
+    def due(self, now_ns: int) -> bool:
+        """Learning is always worth while, unless it has failed."""
+        return not self.diverged
+
+    def begin(self) -> None:
+        """Feed image and learning rate."""
+        self.network.write_step(self._image()[1])
+
+    def encode(self, encoder: wgpu.GPUCommandEncoder, index: int) -> None:
+        """See Job."""
+        self.session.encode(encoder, *self.chunks[index])
+        if self.is_last(index):
+            self.network.publish(encoder)
+            self._recorded = self._readback.idle
+            if self._recorded:
+                self._readback.record(encoder, self._loss)
+
+    def submitted(self, index: int, serial: int) -> None:
+        """See Job."""
+        if self.is_last(index):
+            # Counted here: the next step may be fed before this one has completed.
+            self.network.step += 1
+            if self._recorded:
+                self._readback.arm(serial)
+
+    def completed(self) -> None:
+        """See Job."""
+        self.runs += 1
+
+    def poll(self) -> None:
+        """See Job."""
+        data = self._readback.take()
+        if data is None:
+            return
+        loss = float(data.view(np.float32)[0])
+        self.losses = [self.losses[0], loss] if self.losses else [loss]
+        self.diverged = self.diverged or not math.isfinite(loss)
+
+
+class InferJob(_PlanJob):
+    """Paint the newest camera image with the weights of the last finished step."""
+
+    name = "infer"
+
+    def __init__(self, network: Network, camera: FrameSource) -> None:
+        super().__init__(network.infer, camera)
+        self.network = network
+        self._finder = ComponentFinder()
+        tokens = network.infer.type("tokens")
+        self._tokens_shape = tokens.shape
+        self._readback = Readback(network.gpu, tokens.nbytes)
+        self._recorded = False
+        self._painted = (-1, 0)
+        self._next_tokens_ns = 0
+
+    def due(self, now_ns: int) -> bool:
+        """Whether there is a new image, or the last painting is old."""
+        sequence, since_ns = self._painted
+        return self._camera().sequence != sequence or now_ns - since_ns >= REPAINT_NS
+
+    def begin(self) -> None:
+        """Feed the image, and a renewed projection if there is one."""
+        sequence, image = self._image()
+        self._painted = (sequence, time.perf_counter_ns())
+        self.session.write("image", image)
+        projection = self._finder.take()
+        if projection is not None:
+            self.session.write("components.basis", projection.basis)
+            self.session.write("components.offset", projection.offset)
+
+    def encode(self, encoder: wgpu.GPUCommandEncoder, index: int) -> None:
+        """See Job."""
+        if index == 0:
+            self.network.deploy(encoder)
+        self.session.encode(encoder, *self.chunks[index])
+        self._recorded = False
+        wanted = time.perf_counter_ns() >= self._next_tokens_ns and not self._finder.busy
+        if self.is_last(index) and wanted and self._readback.idle:
+            self._readback.record(encoder, self.session.range("tokens"))
+            self._next_tokens_ns = time.perf_counter_ns() + COMPONENTS_NS
+            self._recorded = True
+
+    def submitted(self, index: int, serial: int) -> None:
+        """See Job."""
+        if self._recorded:
+            self._readback.arm(serial)
+
+    def completed(self) -> None:
+        """See Job."""
+        self.runs += 1
+
+    def poll(self) -> None:
+        """See Job."""
+        data = self._readback.take()
+        if data is not None:
+            self._finder.submit(data.view(np.float32).reshape(self._tokens_shape))
+
+    def close(self) -> None:
+        """End the background thread."""
+        self._finder.close()

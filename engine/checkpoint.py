@@ -1,0 +1,103 @@
+"""Checkpoints: safetensors files, written whole or not at all, checked before anything is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from engine.atomic import write_atomic
+from engine.errors import CheckpointError
+
+FORMAT = "dinovision-checkpoint-1"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Tensors by name, as f32, and the file's string metadata."""
+
+    path: Path
+    tensors: Mapping[str, np.ndarray]
+    metadata: Mapping[str, str]
+
+    def pick(self, wanted: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+        """The tensors named in `wanted`, which maps names to shapes.
+
+        Raises CheckpointError naming the first missing tensor or wrong shape.
+        """
+        picked = {}
+        for name, shape in wanted.items():
+            if name not in self.tensors:
+                raise CheckpointError(
+                    f"{self.path} lacks the tensor '{name}': it is not a checkpoint of this model"
+                )
+            value = self.tensors[name]
+            if value.shape != tuple(shape):
+                raise CheckpointError(
+                    f"{self.path}: '{name}' has shape {list(value.shape)}, "
+                    f"this model needs {list(shape)}"
+                )
+            picked[name] = value
+        return picked
+
+
+def save_checkpoint(
+    path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]
+) -> None:
+    """Write a safetensors file atomically.
+
+    Raises CheckpointError when the disk refuses; an older file at `path` then stays whole.
+    """
+    data = safetensors.numpy.save(
+        {name: np.ascontiguousarray(value) for name, value in tensors.items()},
+        {"format": FORMAT, **metadata},
+    )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, data)
+    except OSError as error:
+        raise CheckpointError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read a safetensors file; f16, bf16 and f64 tensors become f32, others are an error.
+
+    Raises CheckpointError when the file is missing, truncated or not safetensors.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
+    try:
+        entries = safetensors.deserialize(data)
+        metadata = _metadata(data)
+    except (safetensors.SafetensorError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise CheckpointError(f"{path} is not a whole safetensors file: {reason}") from error
+    tensors = {name: _as_f32(path, name, entry) for name, entry in entries}
+    return Checkpoint(path, tensors, metadata)
+
+
+def _metadata(data: bytes) -> dict[str, str]:
+    """The `__metadata__` of the header: 8 bytes of little-endian length, then JSON."""
+    import json
+
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    return dict(header.get("__metadata__", {}))
+
+
+def _as_f32(path: Path, name: str, entry: Mapping[str, object]) -> np.ndarray:
+    dtype, raw = str(entry["dtype"]), entry["data"]
+    assert isinstance(raw, bytes | bytearray) and isinstance(entry["shape"], list)
+    if dtype == "BF16":
+        value = (np.frombuffer(raw, np.uint16).astype(np.uint32) << 16).view(np.float32)
+    elif dtype in ("F32", "F16", "F64"):
+        value = np.frombuffer(raw, np.dtype(f"<f{int(dtype[1:]) // 8}")).astype(np.float32)
+    else:
+        raise CheckpointError(f"{path}: '{name}' has dtype {dtype}; only floats are supported")
+    return value.reshape(entry["shape"])

@@ -1,0 +1,42 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from app.doctor import run_doctor, smoke_error
+from engine.gpu import Gpu
+from engine.session import Session
+
+pytestmark = pytest.mark.gpu
+
+
+def report() -> tuple[int, list[str]]:
+    file = io.StringIO()
+    code = run_doctor(Console(file=file, force_terminal=False))
+    return code, file.getvalue().splitlines()
+
+
+def test_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    code, lines = report()
+    assert code == 0
+    assert lines[-1].startswith("  verdict: ready")
+    assert not any("not known" in line for line in lines)
+    for label in ("adapter", "  driver", "  timestamp-query", "  shared memory", "device"):
+        assert any(line.startswith(f"  {label}: ") for line in lines)
+
+
+def test_slow_device_is_called_slow_exactly_when_it_is_a_cpu() -> None:
+    verdict = report()[1][-1]
+    assert ("correct but slow" in verdict) == Gpu.open().facts.is_cpu
+
+
+def test_smoke_test_sees_a_kernel_that_did_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = Gpu.open()
+    assert smoke_error(gpu) < 1e-5
+    monkeypatch.setattr(Session, "run", lambda self: None)
+    assert smoke_error(gpu) > 0.1
+    code, lines = report()
+    assert code == 1
+    assert "computes wrong numbers" in lines[-1]

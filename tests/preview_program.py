@@ -1,0 +1,95 @@
+"""A preview of eyes of known colours, for tests: tells what happens, a line each.
+
+V changes the view, H tells the created objects, R loses the surface, S breaks it, Esc leaves.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import wgpu
+
+from app.preview.actions import Action, Kind
+from app.preview.window import PreviewWindow
+from app.scene.mirror import Mirror
+from engine.gpu import Gpu
+
+TITLE = "Preview under test"
+SIZE = (200, 100)
+EYES = np.array([[(200, 60, 30), (40, 90, 210)], [(230, 220, 120), (20, 160, 70)]], np.uint8)
+"""Colours of the left and the right eye; upper halves, then lower halves."""
+
+
+def eyes_texture(gpu: Gpu) -> wgpu.GPUTexture:
+    image = np.full((64, 128, 4), 255, np.uint8)
+    image[..., :3] = EYES.repeat(32, axis=0).repeat(64, axis=1)
+    texture = gpu.device.create_texture(
+        size=(128, 64, 1),
+        format="rgba8unorm-srgb",
+        usage=wgpu.TextureUsage.TEXTURE_BINDING | wgpu.TextureUsage.COPY_DST,
+    )
+    gpu.queue.write_texture({"texture": texture}, image, {"bytes_per_row": 512}, (128, 64, 1))
+    return texture
+
+
+def fail_acquisitions(window: PreviewWindow, error: Callable[[], Exception], times: int) -> None:
+    """Let the surface refuse its images so often, whichever context asks."""
+    kind = type(window._target._context)  # type: ignore[union-attr]
+    acquire = kind.get_current_texture
+    left = times
+
+    def refuse(context: Any) -> Any:
+        nonlocal left
+        if left == 0:
+            kind.get_current_texture = acquire
+            print("recovered", window._target._failures, flush=True)  # type: ignore[union-attr]
+            return acquire(context)
+        left -= 1
+        raise error()
+
+    kind.get_current_texture = refuse
+
+
+def main(way: str) -> None:
+    gpu = Gpu.open()
+    window = PreviewWindow(gpu, SIZE, TITLE, surface={"surface": True, "blit": False}.get(way))
+    mirror = Mirror(gpu.device, eyes_texture(gpu).create_view(), window.format)
+    print("open", window.name, window.format, *window.size, window.note, flush=True)
+
+    def react(action: Action) -> None:
+        print("action", action.kind, action.value, flush=True)
+        match action.kind:
+            case Kind.VIEW:
+                mirror.view = "left" if mirror.view == "both" else "both"
+            case Kind.HUD:
+                print("created", gpu.objects_created, flush=True)
+            case Kind.RECORD:
+                fail_acquisitions(window, lambda: wgpu.DrawCancelled("Lost (5)"), 25)
+            case Kind.SAVE:
+                fail_acquisitions(window, lambda: wgpu.GPUError("no surface"), 3)
+
+    resizes, leaving = 0, False
+    while not leaving:
+        for action in window.actions():
+            react(action)
+            leaving |= action.kind == Kind.QUIT
+        view = window.begin()
+        if window.resizes != resizes:
+            resizes = window.resizes
+            print("resized", *window.size, flush=True)
+        if view is None:
+            continue
+        encoder = gpu.device.create_command_encoder()
+        mirror.encode(encoder, view, window.size)
+        window.record(encoder)
+        window.present(gpu.submit(encoder))
+        gpu.poll()
+    window.close()
+    window.close()
+    assert window.begin() is None and window.actions() == []
+    print("closed", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
