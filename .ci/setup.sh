@@ -47,7 +47,6 @@ need_vulkan() {
 need_display_tools() {
     have Xvfb || need xvfb
     have xdotool || need xdotool
-    have xwininfo || need x11-utils
 }
 
 install_missing() {

@@ -39,7 +39,7 @@ class NetworkConfig:
     checkpoint: Path | None = None
     depth: int = DEFAULT_DEPTH
     seed: int = 0
-    optimizer: Adam = Adam(rate=2e-3, warmup=10)
+    optimizer: Adam = Adam(rate=1.5e-3, warmup=10)
 
 
 class Network:

@@ -4,7 +4,7 @@ V changes the view, H tells the created objects, R loses the surface, S breaks i
 """
 
 import sys
-from collections.abc import Callable
+import weakref
 from typing import Any
 
 import numpy as np
@@ -33,22 +33,20 @@ def eyes_texture(gpu: Gpu) -> wgpu.GPUTexture:
     return texture
 
 
-def fail_acquisitions(window: PreviewWindow, error: Callable[[], Exception], times: int) -> None:
-    """Let the surface refuse its images so often, whichever context asks."""
-    kind = type(window._target._context)  # type: ignore[union-attr]
+def lose_surface(window: PreviewWindow, error: Exception) -> None:
+    """From now on the present surface gives no images; one made later does."""
+    context = window._target._context  # type: ignore[union-attr]
+    kind, lost = type(context), weakref.ref(context)
     acquire = kind.get_current_texture
-    left = times
 
-    def refuse(context: Any) -> Any:
-        nonlocal left
-        if left == 0:
-            kind.get_current_texture = acquire
-            print("recovered", window._target._failures, flush=True)  # type: ignore[union-attr]
-            return acquire(context)
-        left -= 1
-        raise error()
+    def acquire_unless_lost(context: Any) -> Any:
+        if context is lost():
+            raise error
+        kind.get_current_texture = acquire
+        print("recovered", flush=True)
+        return acquire(context)
 
-    kind.get_current_texture = refuse
+    kind.get_current_texture = acquire_unless_lost
 
 
 def main(way: str) -> None:
@@ -65,9 +63,9 @@ def main(way: str) -> None:
             case Kind.HUD:
                 print("created", gpu.objects_created, flush=True)
             case Kind.RECORD:
-                fail_acquisitions(window, lambda: wgpu.DrawCancelled("Lost (5)"), 25)
+                lose_surface(window, wgpu.DrawCancelled("Lost (5)"))
             case Kind.SAVE:
-                fail_acquisitions(window, lambda: wgpu.GPUError("no surface"), 3)
+                lose_surface(window, wgpu.GPUError("no surface"))
 
     resizes, leaving = 0, False
     while not leaving:

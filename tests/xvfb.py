@@ -50,6 +50,8 @@ class Xvfb:
     def close(self) -> None:
         self._process.terminate()
         self._process.wait(PATIENCE_S)
+        if self._process.stderr is not None:
+            self._process.stderr.close()
         self._folder.cleanup()
 
     def environment(self) -> dict[str, str]:

@@ -23,7 +23,8 @@ SDL_ON_LINUX = {
     "SDL_VIDEO_X11_NET_WM_BYPASS_COMPOSITOR": "0",
 }
 
-MODIFIERS = pygame.KMOD_CTRL | pygame.KMOD_ALT | pygame.KMOD_META
+SHORTCUT = pygame.KMOD_CTRL | pygame.KMOD_ALT | pygame.KMOD_META
+ALT_GR = pygame.KMOD_MODE | pygame.KMOD_RALT
 
 
 class PreviewWindow:
@@ -149,8 +150,13 @@ def _action(event: pygame.event.Event) -> Action | None:
         return Action(Kind.QUIT)
     if event.type != pygame.KEYDOWN:
         return None
-    # What the key types comes first: brackets sit elsewhere on other keyboards.
-    typed = action_for_key(event.unicode)
-    if typed is None and not event.mod & MODIFIERS:
-        return action_for_key(pygame.key.name(event.key))
-    return typed
+    alt_gr = event.mod & ALT_GR
+    if event.mod & SHORTCUT and not alt_gr:
+        return None
+    name = pygame.key.name(event.key)
+    if not alt_gr and (action := action_for_key(name)):
+        return action
+    # Digits and brackets are typed with Shift or AltGr on some keyboards. Keys that type nothing
+    # are left out: pygame may give them the text of the key struck next.
+    types = len(name) == 1 or name.startswith("[")
+    return action_for_key(event.unicode) if types else None

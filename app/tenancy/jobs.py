@@ -17,6 +17,7 @@ import wgpu
 from app.camera.source import Frame
 from app.components import ComponentFinder
 from app.network import Network, psnr_db, to_unit
+from app.tenancy.replay import Replay
 from engine.chunks import cut, estimated_costs
 from engine.gpu import Readback
 from engine.session import Session
@@ -60,7 +61,7 @@ class Job(Protocol):
 
 
 class _PlanJob:
-    """What both jobs share: a session cut into chunks, fed with the newest camera image."""
+    """What both jobs share: a session cut into chunks and a camera to feed it from."""
 
     name: str
 
@@ -69,7 +70,6 @@ class _PlanJob:
         self.session, self._camera = session, camera
         self._costs = estimated_costs(session.plan, is_cpu=session.gpu.facts.is_cpu)
         self.cut(1)
-        self._unit: tuple[int, np.ndarray] | None = None
 
     def cut(self, chunks: int) -> None:
         """Recut into (at most) `chunks` ranges of about equal cost."""
@@ -79,12 +79,6 @@ class _PlanJob:
         """Whether the chunk ends the job."""
         return index == len(self.chunks) - 1
 
-    def _image(self) -> tuple[int, np.ndarray]:
-        """Sequence number and f32 pixels of the newest camera image."""
-        frame = self._camera()
-        if self._unit is None or self._unit[0] != frame.sequence:
-            self._unit = (frame.sequence, to_unit(frame.image))
-        return self._unit
 
 
 class TrainJob(_PlanJob):
@@ -95,6 +89,7 @@ class TrainJob(_PlanJob):
     def __init__(self, network: Network, camera: FrameSource) -> None:
         super().__init__(network.train, camera)
         self.network = network
+        self._replay = Replay(seed=network.config.seed)
         self.losses: list[float] = []
         """First and latest loss that were read back."""
         self.diverged = False
@@ -119,7 +114,7 @@ class TrainJob(_PlanJob):
 
     def begin(self) -> None:
         """Feed image and learning rate."""
-        self.network.write_step(self._image()[1])
+        self.network.write_step(to_unit(self._replay.pick(self._camera()).image))
 
     def encode(self, encoder: wgpu.GPUCommandEncoder, index: int) -> None:
         """See Job."""
@@ -175,9 +170,9 @@ class InferJob(_PlanJob):
 
     def begin(self) -> None:
         """Feed the image, and a renewed projection if there is one."""
-        sequence, image = self._image()
-        self._painted = (sequence, time.perf_counter_ns())
-        self.session.write("image", image)
+        frame = self._camera()
+        self._painted = (frame.sequence, time.perf_counter_ns())
+        self.session.write("image", to_unit(frame.image))
         projection = self._finder.take()
         if projection is not None:
             self.session.write("components.basis", projection.basis)

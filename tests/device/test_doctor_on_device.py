@@ -27,13 +27,14 @@ def test_ready(monkeypatch: pytest.MonkeyPatch) -> None:
         assert any(line.startswith(f"  {label}: ") for line in lines)
 
 
-def test_slow_device_is_called_slow_exactly_when_it_is_a_cpu() -> None:
+def test_slow_device_is_called_slow_exactly_when_it_is_a_cpu(gpu: Gpu) -> None:
     verdict = report()[1][-1]
-    assert ("correct but slow" in verdict) == Gpu.open().facts.is_cpu
+    assert ("correct but slow" in verdict) == gpu.facts.is_cpu
 
 
-def test_smoke_test_sees_a_kernel_that_did_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = Gpu.open()
+def test_smoke_test_sees_a_kernel_that_did_not_run(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert smoke_error(gpu) < 1e-5
     monkeypatch.setattr(Session, "run", lambda self: None)
     assert smoke_error(gpu) > 0.1

@@ -212,6 +212,33 @@ except PreviewError as error:
     assert lines[1].startswith("no surface") and "dummy" in lines[1]
 
 
+def test_understands_other_keyboards(xvfb: Xvfb) -> None:
+    script = """
+import pygame as pg
+window = PreviewWindow(gpu, (64, 32))
+window.actions()
+struck = [
+    (pg.K_8, "[", pg.KMOD_RALT | pg.KMOD_CTRL),  # German, Windows
+    (pg.K_9, "]", pg.KMOD_MODE),  # German, X11
+    (pg.K_AMPERSAND, "1", pg.KMOD_LSHIFT),  # French
+    (pg.K_KP_4, "4", pg.KMOD_NUM),
+    (pg.K_p, "P", pg.KMOD_CAPS),
+    (pg.K_F1, "s", 0),
+    (pg.K_F2, "s", 0),  # the text of the next key
+    (pg.K_j, "r", pg.KMOD_LCTRL),
+    (pg.K_v, "v", pg.KMOD_LALT),
+]
+for key, unicode, mod in struck:
+    pg.event.post(pg.event.Event(pg.KEYDOWN, key=key, unicode=unicode, mod=mod))
+for action in window.actions():
+    print(action.kind, action.value)
+window.close()
+"""
+    status, lines, errors = run_script(xvfb, script, SDL_VIDEODRIVER="dummy")
+    assert status == 0, errors
+    assert lines == ["in_flight -1", "in_flight 1", "chunks 1", "chunks 4", "policy 0", "help 0"]
+
+
 @pytest.mark.parametrize("display", ["", ":4242"])
 def test_says_what_to_do_without_a_display(xvfb: Xvfb, display: str) -> None:
     script = """
