@@ -2,7 +2,7 @@
 
 PYTHON_BIN   := .venv/bin/python
 DEMO_OUT     ?= runs/demo
-DEMO_SECONDS ?= 20
+DEMO_SECONDS ?= 90
 DEMO_ARGS    ?= preview --headless --fresh --job both --seconds $(DEMO_SECONDS) --out $(DEMO_OUT)
 PYTEST_ARGS  ?=
 

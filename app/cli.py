@@ -45,7 +45,7 @@ def doctor(config: DoctorConfig) -> int:
 
 
 COMMANDS: dict[type, Callable[..., int]] = {PreviewConfig: preview, DoctorConfig: doctor}
-NAMES = {"preview": PreviewConfig, "doctor": DoctorConfig}
+NAMES: dict[str, Callable[..., object]] = {"preview": PreviewConfig, "doctor": DoctorConfig}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

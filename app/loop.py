@@ -33,8 +33,9 @@ class Viewer(Protocol):
 class FrameLoop:
     """Runs both tenants of the queue, the renderer and the network, frame by frame.
 
-    `before_frame` runs at each frame's start (key presses, HUD); `on_chunk` gets each finished
-    chunk's row. All GPU work happens on the calling thread.
+    `before_frame` runs at each frame's start (key presses), `after_submit` when the eyes are on
+    their way (what can wait); `on_chunk` gets each finished chunk's row. All GPU work happens on
+    the calling thread.
     """
 
     def __init__(
@@ -48,11 +49,13 @@ class FrameLoop:
         *,
         viewers: Sequence[Viewer],
         before_frame: Callable[[], None],
+        after_submit: Callable[[], None],
         on_chunk: Callable[[ChunkRow], None],
     ) -> None:
         self.gpu, self.driver, self.scene, self.tenant = gpu, driver, scene, tenant
         self.camera, self.log, self.viewers = camera, log, viewers
-        self._before_frame, self._on_chunk = before_frame, on_chunk
+        self._before_frame, self._after_submit = before_frame, after_submit
+        self._on_chunk = on_chunk
         self.frames = 0
         """Frames begun."""
         self._shown_image = -1
@@ -82,6 +85,7 @@ class FrameLoop:
             frame.end_ns = time.perf_counter_ns()
             self._mirror()
             self._pump()
+            self._after_submit()
         self.flush()
         self.log.finish()
 

@@ -9,7 +9,7 @@ however the chunks of both interleave.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,9 @@ from models.vision import COMPONENTS, IMAGE, inference_graph, training_graph
 ENCODER_SEED = 20260801
 """Seed of the random encoder: always the same features, so that decoders can be resumed."""
 
+LEARNING = Adam(rate=1.5e-3, warmup=10)
+"""Found on the photo walk from a fresh decoder: see docs/measurements.md."""
+
 RANDOM_ENCODER = "random encoder, not DINOv3"
 
 
@@ -39,7 +42,7 @@ class NetworkConfig:
     checkpoint: Path | None = None
     depth: int = DEFAULT_DEPTH
     seed: int = 0
-    optimizer: Adam = Adam(rate=1.5e-3, warmup=10)
+    optimizer: Adam = LEARNING
 
 
 class Network:
@@ -105,8 +108,8 @@ class Network:
 
     # Outside of it
 
-    def psnr(self, images: Sequence[np.ndarray]) -> float:
-        """PSNR in dB over all pixels of uint8 images [224, 224, 3], with the published weights.
+    def psnr(self, images: np.ndarray) -> float:
+        """PSNR in dB over all pixels of images uint8 [n, 224, 224, 3], with the published weights.
 
         Waits for the device.
         """
@@ -213,7 +216,7 @@ def psnr_db(mse: float) -> float:
     return -10 * math.log10(mse) if mse > 0 else math.inf
 
 
-def _encoder(config: NetworkConfig) -> Mapping[str, np.ndarray]:
+def _encoder(config: NetworkConfig) -> dict[str, np.ndarray]:
     if config.encoder:
         return load_encoder(config.encoder, config.depth)
     graph = inference_graph(depth=config.depth, size=IMAGE)

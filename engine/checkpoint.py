@@ -1,4 +1,4 @@
-"""Checkpoints: safetensors files, written whole or not at all, checked before anything is loaded."""
+"""Checkpoints: safetensors files, written whole or not at all, checked before being loaded."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from engine.plan import Plan
 
+
 @dataclass(frozen=True)
 class CostModel:
     """Round figures of a kind of device; only ratios matter for cutting."""

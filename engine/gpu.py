@@ -66,7 +66,9 @@ def prepare_instance() -> None:
 
     if sys.platform.startswith("linux"):
         os.environ.setdefault("XDG_RUNTIME_DIR", "/tmp")
-        set_instance_extras(backends=["Vulkan"], flags=["Default", "AutomaticTimestampNormalization"])
+        set_instance_extras(
+            backends=["Vulkan"], flags=["Default", "AutomaticTimestampNormalization"]
+        )
     _instance_ready = True
 
 
@@ -129,9 +131,7 @@ class Gpu:
         limits = {key: adapter.limits[key] for key in WANTED_LIMITS if key in adapter.limits}
         features = [name for name in WANTED_FEATURES if name in adapter.features]
         try:
-            device = adapter.request_device_sync(
-                required_features=features, required_limits=limits
-            )
+            device = adapter.request_device_sync(required_features=features, required_limits=limits)
         except Exception as error:
             raise GpuError(f"{adapter.summary} gives no device: {_first_line(error)}") from error
         return Gpu(adapter, device)
@@ -173,23 +173,23 @@ class Gpu:
 
     def storage_buffer(self, nbytes: int, label: str = "") -> wgpu.GPUBuffer:
         """A zeroed storage buffer that can be written, copied from and copied to."""
-        usage = (
-            wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
-        )
+        usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
         return self.device.create_buffer(size=max(16, nbytes), usage=usage, label=label)
 
     def command(
-        self, source: str, reads: Sequence[BufferRange], writes: Sequence[BufferRange],
-        grid: tuple[int, int, int], label: str = "",
+        self,
+        source: str,
+        reads: Sequence[BufferRange],
+        writes: Sequence[BufferRange],
+        grid: tuple[int, int, int],
+        label: str = "",
     ) -> Command:
         """Bind a compute kernel; pipelines are shared between equal sources.
 
         Raises GpuError with the compiler's message when the WGSL is invalid.
         """
         pipeline, layout = self._pipeline(source, len(reads), len(writes), label)
-        entries = [
-            {"binding": i, "resource": r.binding()} for i, r in enumerate([*reads, *writes])
-        ]
+        entries = [{"binding": i, "resource": r.binding()} for i, r in enumerate([*reads, *writes])]
         group = self.device.create_bind_group(layout=layout, entries=entries)
         # The public objects are kept: the raw handles die with them.
         return Command(pipeline, group, grid)

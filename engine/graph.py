@@ -154,9 +154,7 @@ class Graph:
         lines += [f"output {name} = %{node.id}" for name, node in self.outputs.items()]
         return "\n".join(lines)
 
-    def _source(
-        self, op: str, name: str, shape: Sequence[int], dtype: str, **attrs: Any
-    ) -> Node:
+    def _source(self, op: str, name: str, shape: Sequence[int], dtype: str, **attrs: Any) -> Node:
         if not name or name in self._sources:
             raise GraphError(f"{op} name '{name}' is empty or already taken")
         if dtype not in DTYPES:

@@ -22,8 +22,9 @@ HYPER = "optim.hyper"
 class Optimizer(Protocol):
     """An update rule."""
 
-    moments: tuple[str, ...]
-    """Prefixes of the state tensors that the rule keeps per parameter."""
+    @property
+    def moments(self) -> tuple[str, ...]:
+        """Prefixes of the state tensors that the rule keeps per parameter."""
 
     def attach(self, graph: Graph, parameters: list[Node], grads: list[Node]) -> None:
         """Append the update of `parameters` to the graph's effects."""

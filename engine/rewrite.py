@@ -46,7 +46,7 @@ def merge_common(graph: Graph) -> Graph:
 
 
 def fuse_epilogues(graph: Graph) -> Graph:
-    """matmul + row bias, then + unary activation, become one kernel where used only once."""
+    """Matmul + row bias, then + unary activation, become one kernel where used only once."""
     users = consumers(reachable(graph.roots()))
     kept = set(graph.roots())
 
@@ -63,9 +63,7 @@ def fuse_epilogues(graph: Graph) -> Graph:
                 if bias.shape == first.shape[-1:] and node.shape == first.shape:
                     return new.add("matmul", [*first.inputs, bias], **first.attrs)
             if isinstance(definition(node.op), Unary) and plain:
-                return new.add(
-                    "matmul", first.inputs, **{**first.attrs, "activation": node.op}
-                )
+                return new.add("matmul", first.inputs, **{**first.attrs, "activation": node.op})
         return new.add(node.op, inputs, **node.attrs)
 
     return merge_common(_rebuild(graph, build))

@@ -47,7 +47,7 @@ class Scope:
 
 
 def linear(s: Scope, x: Node, width: int, *, bias: bool = True, std: float | None = None) -> Node:
-    """x [..., in] -> [..., width]; weight [width, in] as PyTorch stores it."""
+    """X [..., in] -> [..., width]; weight [width, in] as PyTorch stores it."""
     fan_in = x.shape[-1]
     weight = s.parameter("weight", (width, fan_in), normal(std or sqrt(1.0 / fan_in)))
     return ops.linear(x, weight, s.parameter("bias", (width,), constant(0.0)) if bias else None)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import sys
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -19,12 +21,13 @@ from app.network import Network, NetworkConfig
 from app.preview.actions import Kind, help_lines
 from app.preview.controls import Controls
 from app.preview.dashboard import Dashboard
+from app.preview.hud_painter import HudPainter
 from app.preview.records import Records
 from app.preview.saving import CheckpointSaver
 from app.preview.viewers import VideoViewer, WindowViewer
 from app.preview.window import PreviewWindow
 from app.progress import Progress
-from app.scene.hud import render_hud
+from app.scene.hud import HudState, render_hud
 from app.scene.mirror import Mirror
 from app.scene.renderer import PanelSources, SceneRenderer
 from app.telemetry.frame_log import FrameLog
@@ -46,6 +49,22 @@ CHECKPOINT = Path("runs/decoder.safetensors")
 """Where S saves when neither --save nor --out says otherwise."""
 
 log = logging.getLogger(__name__)
+
+
+@contextmanager
+def punctual_python() -> Iterator[None]:
+    """No automatic garbage collection, and threads that hand the interpreter over quickly."""
+    interval = sys.getswitchinterval()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    sys.setswitchinterval(0.0005)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+        gc.enable()
+        gc.unfreeze()
 
 
 class Preview:
@@ -125,6 +144,8 @@ class Preview:
             submit=self.gpu.submit,
         )
         self.dashboard = Dashboard()
+        self.hud = HudPainter()
+        owned.callback(self.hud.close)
         self.controls = Controls(self.tenant, self.scene, self.mirror, self.dashboard)
         self.saver = CheckpointSaver(self.network, self.tenant, self.dashboard.say)
         owned.callback(self.saver.close)
@@ -156,11 +177,13 @@ class Preview:
             FrameLog(self._on_frame),
             viewers=self.viewers,
             before_frame=self._before_frame,
+            after_submit=self._after_submit,
             on_chunk=self._on_chunk,
         )
         self.driver.open()
         before = self.gpu.objects_created
-        loop.run(self._running(loop, interrupt))
+        with punctual_python():
+            loop.run(self._running(loop, interrupt))
         self._created = self.gpu.objects_created - before
         self.progress.close()
         self.records.screenshot(self._picture())
@@ -177,7 +200,7 @@ class Preview:
         started = time.perf_counter()
         self._psnr = (self._evaluate("before"), None)
         elapsed = time.perf_counter() - started
-        self._draw_hud()
+        self.scene.set_hud(render_hud(self._hud_state()))
         self.scene.set_camera(self._image().image)
         self.scene.set_views(self.driver.locate_views(0))
         encoder = self.gpu.device.create_command_encoder()
@@ -219,8 +242,15 @@ class Preview:
             self._diverged_said = True
             log.warning("the loss is not finite: training stopped at step %d", self.network.step)
             self.dashboard.say("the loss is not finite: training stopped")
-        if self.dashboard.due(time.perf_counter_ns()):
-            self._draw_hud()
+
+    def _after_submit(self) -> None:
+        picture = self.hud.take()
+        if picture is not None:
+            self.scene.set_hud(picture)
+        if not self.hud.busy and self.dashboard.due(time.perf_counter_ns()):
+            self.hud.paint(self._hud_state())
+        # Only young garbage, and only now: a full collection takes longer than a frame may.
+        gc.collect(0)
 
     def _on_frame(self, row: FrameRow) -> None:
         self.dashboard.add_frame(row)
@@ -230,28 +260,24 @@ class Preview:
         self.dashboard.add_chunk(row)
         self.records.chunk(row)
 
-    def _draw_hud(self) -> None:
-        self.scene.set_hud(
-            render_hud(
-                self.dashboard.state(
-                    help_lines() if self.controls.help else (),
-                    period_ms=1e3 / self.config.hz,
-                    missed_per_1000=self.records.statistics.missed_per_1000,
-                    chunks=self.tenant.chunks,
-                    in_flight=self.tenant.policy.in_flight,
-                    policy=self.tenant.policy.name,
-                    job=self.tenant.mode,
-                    training=self.tenant.training and not self.train.diverged,
-                    train_steps=self.train.runs,
-                    loss=self.train.loss,
-                    psnr_db=self.train.psnr_db,
-                    camera=self.camera.error or self.config.camera,
-                    camera_age_ms=self.camera.age_ms(time.perf_counter_ns()),
-                    encoder_note=self.network.encoder_note,
-                    adapter=self.gpu.name,
-                    recording=self.records.recording,
-                )
-            )
+    def _hud_state(self) -> HudState:
+        return self.dashboard.state(
+            help_lines() if self.controls.help else (),
+            period_ms=1e3 / self.config.hz,
+            missed_per_1000=self.records.statistics.missed_per_1000,
+            chunks=self.tenant.chunks,
+            in_flight=self.tenant.policy.in_flight,
+            policy=self.tenant.policy.name,
+            job=self.tenant.mode,
+            training=self.tenant.training and not self.train.diverged,
+            train_steps=self.train.runs,
+            loss=self.train.loss,
+            psnr_db=self.train.psnr_db,
+            camera=self.camera.error or self.config.camera,
+            camera_age_ms=self.camera.age_ms(time.perf_counter_ns()),
+            encoder_note=self.network.encoder_note,
+            adapter=self.gpu.name,
+            recording=self.records.recording,
         )
 
     # Results

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
+KEPT = 4
+"""The newest events count however old they are: a slow device has few in any window."""
+
 
 class RateMeter:
     """Counts events in a sliding window of `window_s` seconds. Times are ns, not decreasing."""
@@ -12,24 +15,16 @@ class RateMeter:
         if window_s <= 0:
             raise ValueError(f"the window must be positive, not {window_s} s")
         self._window_ns = round(window_s * 1e9)
-        self._start_ns: int | None = None
-        self._events: deque[int] = deque()
+        self._times: deque[int] = deque()
 
     def add(self, now_ns: int) -> None:
-        """Count one event. The first only starts the clock: n + 1 events make n intervals."""
-        if self._start_ns is None:
-            self._start_ns = now_ns
-        else:
-            self._events.append(now_ns)
-            self._forget(now_ns)
+        """Count one event. The oldest one only starts the clock: n + 1 events make n intervals."""
+        self._times.append(now_ns)
+        while len(self._times) > KEPT and self._times[1] <= now_ns - self._window_ns:
+            self._times.popleft()
 
     def rate(self, now_ns: int) -> float:
-        """Events per second over the window, or since the first event while that is shorter."""
-        if self._start_ns is None or now_ns <= self._start_ns:
+        """Events per second since the oldest counted event; falls when they stop coming."""
+        if len(self._times) < 2 or now_ns <= self._times[0]:
             return 0.0
-        self._forget(now_ns)
-        return len(self._events) * 1e9 / min(self._window_ns, now_ns - self._start_ns)
-
-    def _forget(self, now_ns: int) -> None:
-        while self._events and self._events[0] <= now_ns - self._window_ns:
-            self._events.popleft()
+        return (len(self._times) - 1) * 1e9 / (now_ns - self._times[0])

@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from engine.atomic import write_atomic
 from app.telemetry.rows import ChunkRow, FrameRow, row_line, to_json
 from app.telemetry.statistics import Statistics
+from engine.atomic import write_atomic
 
 FLUSH_EVERY_S = 0.5
 MAX_PENDING_ROWS = 50_000

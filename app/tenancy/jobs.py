@@ -80,7 +80,6 @@ class _PlanJob:
         return index == len(self.chunks) - 1
 
 
-
 class TrainJob(_PlanJob):
     """One step: forward, loss, backward, optimiser; publishes its weights with the last chunk."""
 

@@ -14,15 +14,15 @@ FOV_OUTWARD, FOV_INWARD, FOV_VERTICAL = math.radians(47.0), math.radians(45.0), 
 def scripted_views(seconds: float) -> tuple[View, View]:
     """Left and right eye of the wearer, `seconds` into the session.
 
-    Yaw stays within 12 degrees, pitch within 3, roll within 1; the head moves a few centimetres
-    about 1.6 m above the floor. Smooth, and the same on every run.
+    Yaw stays within 12 degrees, pitch within 3 of a slight look down, roll within 1; the head
+    moves a few centimetres about 1.6 m above the floor. Smooth, and the same on every run.
     """
 
     def wave(period_s: float, phase: float = 0.0) -> float:
         return math.sin(2.0 * math.pi * seconds / period_s + phase)
 
     yaw = math.radians(9.0 * wave(13.0) + 2.5 * wave(5.3, 1.0))
-    pitch = math.radians(2.0 * wave(8.7, 0.5) + 0.7 * wave(3.9))
+    pitch = math.radians(-6.0 + 2.0 * wave(8.7, 0.5) + 0.7 * wave(3.9))
     roll = math.radians(0.8 * wave(6.1, 2.0))
     orientation = _head_orientation(yaw, pitch, roll)
     head = (0.025 * wave(7.3), HEAD_HEIGHT_M + 0.006 * wave(3.1, 0.7), 0.015 * wave(9.1, 1.3))

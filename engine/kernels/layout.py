@@ -33,7 +33,7 @@ class Window:
 
 
 def strided_copy(label: str, shape: Sequence[int], strides: Sequence[int], offset: int) -> Kernel:
-    """y (dense, of `shape`) = x[offset + sum of coordinate * stride]; strides 0 repeat."""
+    """Y (dense, of `shape`) = x[offset + sum of coordinate * stride]; strides 0 repeat."""
     wide = bool(shape) and shape[-1] % 4 == 0 and strides[-1] == 1
     wide = wide and offset % 4 == 0 and all(s % 4 == 0 for s in strides[:-1])
     scale = 4 if wide else 1

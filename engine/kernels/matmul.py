@@ -107,7 +107,7 @@ def _prelude(shape: MatmulShape, choice: MatmulChoice, activation: str) -> str:
 
 
 def _store(s: MatmulShape, choice: MatmulChoice, activation: str, bias: bool) -> str:
-    lines = [f"fn store(base: u32, row: u32, column: u32, value: vec4<f32>) {{"]
+    lines = ["fn store(base: u32, row: u32, column: u32, value: vec4<f32>) {"]
     if s.m % choice.tile_m:
         lines.append(f"    if (row >= {s.m}u) {{ return; }}")
     if s.n % choice.tile_n:
@@ -120,7 +120,9 @@ def _store(s: MatmulShape, choice: MatmulChoice, activation: str, bias: bool) ->
     else:
         for lane in range(4):
             at = f"column * 4u + {lane}u"
-            lines.append(f"    if ({at} < {s.n}u) {{ y[base + row * {s.n}u + {at}] = out.{LANES[lane]}; }}")
+            lines.append(
+                f"    if ({at} < {s.n}u) {{ y[base + row * {s.n}u + {at}] = out.{LANES[lane]}; }}"
+            )
     return "\n".join([*lines, "}", ""])
 
 
@@ -208,15 +210,15 @@ def _stage(shared: str, load: str, along_k: bool, extent: int, choice: MatmulCho
     for repeat in range(ceil(tasks / threads)):
         first = repeat * threads
         partial = first + threads > tasks
-        lines.append(f"{'if (t + ' + str(first) + 'u < ' + str(tasks) + 'u) ' if partial else ''}{{")
+        lines.append(
+            f"{'if (t + ' + str(first) + 'u < ' + str(tasks) + 'u) ' if partial else ''}{{"
+        )
         lines.append(f"let task = t + {first}u;")
         if along_k:
             # Lanes run along the extent: their transposed stores hit different banks.
             lines.append(f"let q = task % {extent // 4}u; let k4 = task / {extent // 4}u;")
             for e in range(4):
-                lines.append(
-                    f"let v{e} = {load.format(major=f'q * 4u + {e}u', minor='k4')};"
-                )
+                lines.append(f"let v{e} = {load.format(major=f'q * 4u + {e}u', minor='k4')};")
             for e, lane in enumerate(LANES):
                 column = ", ".join(f"v{r}.{lane}" for r in range(4))
                 lines.append(f"{shared}[(k4 * 4u + {e}u) * {stride}u + q] = vec4<f32>({column});")

@@ -10,9 +10,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from engine.kernels.wgsl import Kernel, bindings, broadcast_index, linear_grid, linear_main, with_erf
+from engine.kernels.wgsl import (
+    Kernel,
+    bindings,
+    broadcast_index,
+    linear_grid,
+    linear_main,
+    with_erf,
+)
 
 WORKGROUP = 64
+
 
 @dataclass(frozen=True)
 class Step:

@@ -8,13 +8,12 @@ Roofline: bandwidth; each pass over the row reads it once.
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, log2
 
 from engine.kernels.wgsl import MAX_GRID, Kernel, bindings, f32, linear_grid, linear_main
 
-def row_kernel(
-    label: str, head: str, rows: int, lanes: int, body: str, flops: int
-) -> Kernel:
+
+def row_kernel(label: str, head: str, rows: int, lanes: int, body: str, flops: int) -> Kernel:
     """Kernel whose body sees `row` and lane `t`, and may call total(v, t) and largest(v, t)."""
     if lanes == 1:
         alone = "fn total(v: f32, t: u32) -> f32 { return v; }\n"
@@ -67,26 +66,44 @@ def sum_axis(outer: int, length: int, inner: int, scale: float = 1.0) -> list[Ke
 
 
 def sum_slices(length: int) -> int:
-    """How many partial sums an axis is cut into; 1 means a single launch."""
-    return 1 if length < 256 else min(ceil(length / 32), 256)
+    """How many partial sums an axis is cut into (1: a single launch): about the square root."""
+    return 1 if length < 128 else 2 ** round(log2(length) / 2)
+
+
+UNROLL = 8
 
 
 def _sum_slices(outer: int, length: int, inner: int, slices: int, scale: float) -> Kernel:
-    """y[outer, slices, inner]: slice s sums elements s, s + slices, ... of the axis."""
+    """y[outer, slices, inner]: slice s sums elements s, s + slices, ... of the axis.
+
+    Several independent partial sums hide the latency of the loads.
+    """
     threads = outer * slices * inner
+    steps = length // slices
+    whole = steps // UNROLL * UNROLL
+    stride = slices * inner
+    parts = "\n".join(f"        sum{u} += x[at + {u * stride}u];" for u in range(UNROLL))
+    declared = "\n".join(f"    var sum{u} = 0.0;" for u in range(UNROLL))
+    total = " + ".join(f"sum{u}" for u in range(UNROLL))
     body = f"""
     let column = i % {inner}u;
     let slice = (i / {inner}u) % {slices}u;
     let base = (i / {inner * slices}u) * {length * inner}u + column;
-    var sum = 0.0;
-    for (var k = slice; k < {length}u; k += {slices}u) {{ sum += x[base + k * {inner}u]; }}
-    y[i] = sum * {f32(scale)};"""
+{declared}
+    for (var k = 0u; k < {whole}u; k += {UNROLL}u) {{
+        let at = base + (slice + k * {slices}u) * {inner}u;
+{parts}
+    }}
+    for (var k = slice + {whole * slices}u; k < {length}u; k += {slices}u) {{
+        sum0 += x[base + k * {inner}u];
+    }}
+    y[i] = ({total}) * {f32(scale)};"""
     source = bindings([("x", "f32")], [("y", "f32")]) + linear_main(threads, 64, body)
     return Kernel("sum", source, linear_grid(threads, 64), outer * length * inner)
 
 
 def softmax(rows: int, columns: int, lanes: int) -> Kernel:
-    """y = softmax of each row of x[rows, columns], shifted by the row's maximum."""
+    """Y = softmax of each row of x[rows, columns], shifted by the row's maximum."""
     body = f"""
     let base = row * {columns}u;
     var high = -3.0e38;
@@ -103,7 +120,7 @@ def softmax(rows: int, columns: int, lanes: int) -> Kernel:
 
 
 def softmax_grad(rows: int, columns: int, lanes: int) -> Kernel:
-    """dx = y * (g - sum(g * y)) for y = softmax(x) and upstream g, all [rows, columns]."""
+    """Dx = y * (g - sum(g * y)) for y = softmax(x) and upstream g, all [rows, columns]."""
     body = f"""
     let base = row * {columns}u;
     var sum = 0.0;
@@ -135,24 +152,29 @@ def _statistics(columns: int, lanes: int, eps: float) -> str:
 
 
 def layer_norm(rows: int, columns: int, lanes: int, eps: float, affine: bool) -> Kernel:
-    """y = (x - mean) / sqrt(var + eps), then * w + b if `affine`; x[rows, columns]."""
+    """Y = (x - mean) / sqrt(var + eps), then * w + b if `affine`; x[rows, columns]."""
     value = "(x[base + j] - mean) * inv"
-    body = _statistics(columns, lanes, eps) + f"""
+    body = (
+        _statistics(columns, lanes, eps)
+        + f"""
     for (var j = t; j < {columns}u; j += {lanes}u) {{
         y[base + j] = {value + " * w[j] + b[j]" if affine else value};
     }}"""
+    )
     reads = [("x", "f32")] + ([("w", "f32"), ("b", "f32")] if affine else [])
     head = bindings(reads, [("y", "f32")])
     return row_kernel("layer_norm", head, rows, lanes, body, 8 * rows * columns)
 
 
 def layer_norm_grad(rows: int, columns: int, lanes: int, eps: float) -> Kernel:
-    """dx of a normalisation without affine part, from x and upstream g, all [rows, columns].
+    """Dx of a normalisation without affine part, from x and upstream g, all [rows, columns].
 
     dx = inv * (g - mean(g) - xhat * mean(g * xhat)).
     """
     inverse = f32(1.0 / columns)
-    body = _statistics(columns, lanes, eps) + f"""
+    body = (
+        _statistics(columns, lanes, eps)
+        + f"""
     var g_sum = 0.0;
     var gx_sum = 0.0;
     for (var j = t; j < {columns}u; j += {lanes}u) {{
@@ -164,5 +186,6 @@ def layer_norm_grad(rows: int, columns: int, lanes: int, eps: float) -> Kernel:
     for (var j = t; j < {columns}u; j += {lanes}u) {{
         dx[base + j] = inv * (g[base + j] - g_mean - (x[base + j] - mean) * inv * gx_mean);
     }}"""
+    )
     head = bindings([("x", "f32"), ("g", "f32")], [("dx", "f32")])
     return row_kernel("layer_norm_grad", head, rows, lanes, body, 16 * rows * columns)

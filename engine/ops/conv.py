@@ -19,7 +19,9 @@ from engine.ops.shape import reshape
 
 
 def _window(image: Sequence[int], attrs: Attrs) -> Window:
-    return Window(*image, attrs["kernel"], attrs["stride"], attrs["padding"])
+    images, height, width, channels = image
+    sizes = (attrs["kernel"], attrs["stride"], attrs["padding"])
+    return Window(images, height, width, channels, *sizes)
 
 
 def _taps(w: Window) -> Iterator[tuple[int, int, slice, slice]]:

@@ -87,7 +87,9 @@ class Matmul(Op):
         if node.attrs["activation"]:
             before = node.graph.add(self.name, node.inputs, **plain)
             after = unary(node.attrs["activation"], before)
-            (upstream,) = definition(node.attrs["activation"]).gradient(after, upstream)  # type: ignore[misc]
+            (through,) = definition(node.attrs["activation"]).gradient(after, upstream)
+            assert through is not None
+            upstream = through
         product = node.graph.add(self.name, node.inputs[:2], **plain)
         gradients = list(self.gradient(product, upstream))
         if len(node.inputs) == 3:
@@ -153,7 +155,7 @@ def matmul(a: Node, b: Node, *, transpose_a: bool = False, transpose_b: bool = F
 
 
 def linear(x: Node, weight: Node, bias: Node | None = None) -> Node:
-    """x @ weight^T + bias for x [..., in], weight [out, in] (PyTorch's layout), bias [out]."""
+    """X @ weight^T + bias for x [..., in], weight [out, in] (PyTorch's layout), bias [out]."""
     flat = reshape(x, (-1, x.shape[-1]))
     y = matmul(flat, weight, transpose_b=True)
     if bias is not None:

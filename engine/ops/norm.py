@@ -154,7 +154,9 @@ def softmax(x: Node) -> Node:
     return x.graph.add("softmax", [x])
 
 
-def layer_norm(x: Node, weight: Node | None = None, bias: Node | None = None, *, eps: float) -> Node:
+def layer_norm(
+    x: Node, weight: Node | None = None, bias: Node | None = None, *, eps: float
+) -> Node:
     """Layer normalisation over the last axis, with weight and bias [columns] or neither."""
     affine = [weight, bias] if weight is not None and bias is not None else []
     return x.graph.add("layer_norm", [x, *affine], eps=float(eps))

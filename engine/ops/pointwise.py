@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -87,9 +88,7 @@ UNARY = (
         lambda x, y: (x > 0) * 1.0,
     ),
     UnaryRow("sigmoid", SIGMOID, _sigmoid, "({y} * ({T}(1.0) - {y}))", lambda x, y: y * (1 - y)),
-    UnaryRow(
-        "tanh", "tanh({x})", np.tanh, "({T}(1.0) - {y} * {y})", lambda x, y: 1 - y * y
-    ),
+    UnaryRow("tanh", "tanh({x})", np.tanh, "({T}(1.0) - {y} * {y})", lambda x, y: 1 - y * y),
     UnaryRow(
         "silu",
         "({x} * " + SIGMOID + ")",
@@ -102,8 +101,9 @@ UNARY = (
         "({x} * " + CDF + ")",
         lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2))),
         "(" + CDF + " + {x} * " + PDF + ")",
-        lambda x, y: 0.5 * (1 + _erf(x / math.sqrt(2)))
-        + x * np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi),
+        lambda x, y: (
+            0.5 * (1 + _erf(x / math.sqrt(2))) + x * np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+        ),
     ),
 )
 
@@ -316,7 +316,7 @@ class FusedPointwise(Pointwise):
         to.dispatch(pointwise(label, steps, node.shape, shapes), node.inputs, node)
 
     def samples(self) -> Iterator[Sample]:
-        steps = (
+        steps: tuple[Any, ...] = (
             ("add", {}, (0, 1)),
             ("gelu", {}, (3,)),
             ("mul", {}, (4, 2)),
@@ -346,27 +346,27 @@ def unary(name: str, x: Node) -> Node:
 
 
 def add(a: Node, b: Node) -> Node:
-    """a + b, broadcasting."""
+    """A + b, broadcasting."""
     return a.graph.add("add", [a, b])
 
 
 def sub(a: Node, b: Node) -> Node:
-    """a - b, broadcasting."""
+    """A - b, broadcasting."""
     return a.graph.add("sub", [a, b])
 
 
 def mul(a: Node, b: Node) -> Node:
-    """a * b, broadcasting."""
+    """A * b, broadcasting."""
     return a.graph.add("mul", [a, b])
 
 
 def div(a: Node, b: Node) -> Node:
-    """a / b, broadcasting."""
+    """A / b, broadcasting."""
     return a.graph.add("div", [a, b])
 
 
 def affine(x: Node, scale: float, shift: float = 0.0) -> Node:
-    """scale * x + shift for constants known when the graph is built."""
+    """Scale * x + shift for constants known when the graph is built."""
     return x.graph.add("affine", [x], scale=float(scale), shift=float(shift))
 
 
@@ -386,5 +386,5 @@ def sigmoid(x: Node) -> Node:
 
 
 def square(x: Node) -> Node:
-    """x * x."""
+    """X * x."""
     return unary("square", x)

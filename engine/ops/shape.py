@@ -8,7 +8,8 @@ from math import prod
 import numpy as np
 
 from engine.graph import Node, TensorType
-from engine.kernels.layout import concat as concat_kernel, pad_axis, strided_copy
+from engine.kernels.layout import concat as concat_kernel
+from engine.kernels.layout import pad_axis, strided_copy
 from engine.lower import Lowering
 from engine.op import Array, Attrs, Op, Sample, register, require
 

@@ -95,6 +95,21 @@ def test_readbacks_return_what_was_there_and_can_be_used_again(gpu: Gpu) -> None
         assert readback.idle and readback.take() is None, "the bytes come once"
 
 
+def test_readbacks_wait_for_the_submission_that_carries_them(gpu: Gpu) -> None:
+    buffer, readback = gpu.storage_buffer(16), Readback(gpu, 16)
+    gpu.queue.write_buffer(buffer, 0, np.full(4, 7, np.uint32))
+    encoder = gpu.device.create_command_encoder()
+    readback.record(encoder, BufferRange(buffer, 0, 16))
+    copied = gpu.submit(encoder)
+    gpu.wait()
+    readback.arm(copied + 1)
+    assert readback.take() is None and not readback.idle
+    gpu.submit(gpu.device.create_command_encoder())
+    gpu.wait()
+    data = readback.take()
+    assert data is not None and data.view(np.uint32).tolist() == [7] * 4
+
+
 def test_readbacks_in_flight_do_not_mix(gpu: Gpu) -> None:
     buffer = gpu.storage_buffer(256)
     readbacks = [Readback(gpu, 4) for _ in range(4)]

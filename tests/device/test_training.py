@@ -91,9 +91,7 @@ def initial(graph: Graph, rng: np.random.Generator) -> Feeds:
 
 @pytest.mark.parametrize("optimize", [True, False], ids=["rewritten", "plain"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_five_steps_of(
-    name: str, optimize: bool, gpu: Gpu, rng: np.random.Generator
-) -> None:
+def test_five_steps_of(name: str, optimize: bool, gpu: Gpu, rng: np.random.Generator) -> None:
     optimizer = OPTIMIZERS[name]
     graph = build(optimizer)
     feeds = initial(graph, rng)
@@ -120,7 +118,9 @@ def test_five_steps_of(
         assert np.abs(session.read(key) - value).max() <= 1e-5 * max(np.abs(value).max(), 1e-3)
     decays = isinstance(optimizer, Adam) and optimizer.weight_decay > 0
     moved = {key for key, v in feeds.items() if not np.array_equal(reference.values[key], v)}
-    assert moved == {"once", "twice", "left", "right"} | ({"unused", "unused row"} if decays else set())
+    assert moved == {"once", "twice", "left", "right"} | (
+        {"unused", "unused row"} if decays else set()
+    )
 
 
 def test_a_pack_in_several_runs_trains_alike(gpu: Gpu, rng: np.random.Generator) -> None:

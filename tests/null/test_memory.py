@@ -78,9 +78,7 @@ def transients(draw: Any) -> tuple[list[Buffer], list[Dispatch]]:
         writes = [i]
         if reads and draw(st.integers(0, 5)) == 0:
             writes.append(reads.pop())
-        dispatches.append(
-            Dispatch(KERNEL, tuple((b,) for b in reads), tuple((b,) for b in writes))
-        )
+        dispatches.append(Dispatch(KERNEL, tuple((b,) for b in reads), tuple((b,) for b in writes)))
     return buffers, dispatches
 
 
@@ -109,9 +107,7 @@ def test_aliasing_never_costs_memory(program: tuple[list[Buffer], list[Dispatch]
 
 def test_a_chain_lives_in_two_slabs() -> None:
     buffers = [Buffer(i, "", "transient", TensorType((100 + i,))) for i in range(20)]
-    dispatches = [
-        Dispatch(KERNEL, ((i - 1,),) if i else (), ((i,),)) for i in range(len(buffers))
-    ]
+    dispatches = [Dispatch(KERNEL, ((i - 1,),) if i else (), ((i,),)) for i in range(len(buffers))]
     order, starts = schedule(dispatches)
     slabs, _ = plan_memory(buffers, order, starts, LIMIT)
     assert len(slabs) == 2
@@ -172,9 +168,7 @@ def test_a_transient_that_nothing_uses_is_refused() -> None:
 
 
 def test_a_slab_bound_for_reading_and_writing_is_refused() -> None:
-    buffers = [
-        Buffer(i, str(i), "parameter", TensorType((1,)), "parameter") for i in range(2)
-    ]
+    buffers = [Buffer(i, str(i), "parameter", TensorType((1,)), "parameter") for i in range(2)]
     with pytest.raises(PlanError, match="k binds a slab"):
         plan_memory(buffers, [Dispatch(KERNEL, ((0,),), ((1,),))], (0,), LIMIT)
 

@@ -102,7 +102,9 @@ def test_the_whole_training_gradient_against_central_differences() -> None:
     graph = training_graph(Adam(), depth=1, size=16)
     rng = np.random.default_rng(11)
     feeds = {name: v.astype(np.float64) for name, v in initial_parameters(graph, 3).items()}
-    feeds |= {name: feeds[name] + rng.normal(0, 0.02, feeds[name].shape) for name in graph.gradients}
+    feeds |= {
+        name: feeds[name] + rng.normal(0, 0.02, feeds[name].shape) for name in graph.gradients
+    }
     feeds["image"] = rng.uniform(0, 1, (16, 16, 3))
     gradients = interpret(graph, feeds, [*graph.gradients.values()])
     loss = graph.outputs["loss"]

@@ -18,7 +18,7 @@ transformers = pytest.importorskip("transformers")
 pytestmark = [pytest.mark.gpu, pytest.mark.reference]
 
 
-def random_model(depth: int):  # noqa: ANN201
+def random_model(depth: int):
     """A DINOv3 ViT-S/16 cut to `depth` blocks, every parameter random."""
     config = transformers.DINOv3ViTConfig(
         hidden_size=384,
