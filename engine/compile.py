@@ -36,5 +36,6 @@ def compile_graph(
         slabs=slabs,
         placements=placements,
         tensors=dict(lowered.tensors),
+        types=dict(lowered.types),
         constants=dict(lowered.constants),
     )

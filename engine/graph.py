@@ -109,8 +109,8 @@ class Graph:
 
     def output(self, name: str, node: Node) -> Node:
         """Name a value that the host, or another user of the device, reads after a run."""
-        if name in self.outputs:
-            raise GraphError(f"output '{name}' is defined twice")
+        if name in self.outputs or name in self._sources:
+            raise GraphError(f"output name '{name}' is already taken")
         self.outputs[name] = node
         return node
 
@@ -155,7 +155,7 @@ class Graph:
         return "\n".join(lines)
 
     def _source(self, op: str, name: str, shape: Sequence[int], dtype: str, **attrs: Any) -> Node:
-        if not name or name in self._sources:
+        if not name or name in self._sources or name in self.outputs:
             raise GraphError(f"{op} name '{name}' is empty or already taken")
         if dtype not in DTYPES:
             raise GraphError(f"{op} '{name}': dtype {dtype!r} is not one of {', '.join(DTYPES)}")

@@ -25,6 +25,7 @@ class Lowering:
         self.buffers: list[Buffer] = []
         self.dispatches: list[Dispatch] = []
         self.tensors: dict[str, int] = {}
+        self.types: dict[str, TensorType] = {}
         self.constants: dict[int, np.ndarray] = {}
         self._of: dict[Node, int] = {}
         self._kinds = _kinds(graph)
@@ -35,9 +36,9 @@ class Lowering:
         for node in reachable(graph.roots()):
             self._lower(node)
         for name, node in graph.outputs.items():
-            self.tensors[name] = self.buffer(node)
+            self._publish(name, node)
         for name, node in graph.gradients.items():
-            self.tensors[f"gradient:{name}"] = self.buffer(node)
+            self._publish(f"gradient:{name}", node)
 
     def buffer(self, node: Node) -> int:
         """The buffer that holds a node's value."""
@@ -71,7 +72,7 @@ class Lowering:
 
     def _lower(self, node: Node) -> None:
         if node.op in ("parameter", "input", "constant", "state"):
-            self._of[node] = self._declare(node)
+            self._declare(node)
             return
         op = definition(node.op)
         if op.view:
@@ -83,7 +84,10 @@ class Lowering:
             )
         op.lower(node, self)
 
-    def _declare(self, node: Node) -> int:
+    def _publish(self, name: str, node: Node) -> None:
+        self.tensors[name], self.types[name] = self.buffer(node), node.type
+
+    def _declare(self, node: Node) -> None:
         kind = node.op
         pack = ""
         if node.op == "parameter":
@@ -95,8 +99,8 @@ class Lowering:
         buffer = self._allocate(node.name, kind, node.type, pack)
         if node.op == "constant":
             self.constants[buffer] = node.attrs["value"]
-        self.tensors[node.name] = buffer
-        return buffer
+        self._of[node] = buffer
+        self._publish(node.name, node)
 
 
 def storage_root(node: Node) -> Node:
@@ -107,16 +111,14 @@ def storage_root(node: Node) -> Node:
 
 
 def _kinds(graph: Graph) -> dict[Node, tuple[str, str, TensorType, str]]:
-    """(name, kind, type, pack) of computed nodes whose storage outlives the run.
-
-    The type is the public one: an output may be a view of what the kernel writes.
-    """
+    """(name, kind, type, pack) of computed nodes whose storage outlives the run."""
     kinds: dict[Node, tuple[str, str, TensorType, str]] = {}
     for name, node in graph.outputs.items():
-        kinds[storage_root(node)] = (name, "output", node.type, "")
+        root = storage_root(node)
+        kinds[root] = (name, "output", root.type, "")
     for name, node in graph.gradients.items():
         root = storage_root(node)
         if root in kinds or not root.inputs:
             raise PlanError(f"the gradient of '{name}' needs storage of its own; copy it first")
-        kinds[root] = (f"gradient:{name}", "gradient", node.type, "gradient")
+        kinds[root] = (f"gradient:{name}", "gradient", root.type, "gradient")
     return kinds

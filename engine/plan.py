@@ -74,7 +74,8 @@ class Plan:
 
     `groups` are the indices at which barrier groups start: dispatches of one group neither read
     nor overwrite what another one of it writes. `tensors` maps each public name (parameters,
-    inputs, outputs, state, and "gradient:NAME") to its buffer.
+    inputs, outputs, state, and "gradient:NAME") to its buffer, and `types` to its type: names
+    that view one buffer may differ in shape.
     """
 
     buffers: tuple[Buffer, ...]
@@ -83,6 +84,7 @@ class Plan:
     slabs: tuple[Slab, ...]
     placements: tuple[Placement, ...]
     tensors: Mapping[str, int]
+    types: Mapping[str, TensorType]
     constants: Mapping[int, np.ndarray]
 
     def names(self, kind: str) -> list[str]:

@@ -38,7 +38,8 @@ class Session:
 
     def type(self, name: str) -> TensorType:
         """Type of a named tensor; PlanError if the plan has no such name."""
-        return self.plan.buffers[self._buffer(name)].type
+        self._buffer(name)
+        return self.plan.types[name]
 
     def range(self, name: str) -> BufferRange:
         """Where a named tensor lives, for sharing with other users of the device."""

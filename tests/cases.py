@@ -8,7 +8,6 @@ import numpy as np
 
 from engine import ops
 from engine.graph import Graph, Node
-from engine.lower import storage_root
 from engine.op import Op, Sample, definitions
 
 FIXED_OPERANDS = {"rope": (1, 2)}
@@ -67,13 +66,6 @@ def place(
     terms = ops.add(ops.mul(y, first), ops.mul(ops.sigmoid(y), second))
     extra = ops.reduce_sum(ops.square(entered[0]), range(len(entered[0].shape)), scale=0.25)
     return MidGraph(tuple(sources), ops.add(ops.reduce_sum(terms, range(len(y.shape))), extra))
-
-
-def publish(graph: Graph, name: str, node: Node) -> None:
-    """Make a node an output, with storage of its own."""
-    taken = {storage_root(other) for other in graph.outputs.values()}
-    root = storage_root(node)
-    graph.output(name, ops.copy(node) if root in taken or not root.inputs else node)
 
 
 def deviation(got: np.ndarray, want: np.ndarray) -> float:

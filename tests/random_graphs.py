@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from cases import Feeds, publish, signed
+from cases import Feeds, signed
 from hypothesis import strategies as st
 
 from engine import ops
@@ -116,13 +116,13 @@ def programs(draw: Any, steps: int = 10) -> tuple[Graph, Feeds]:
         builder.step()
     graph, values = builder.graph, builder.values
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    publish(graph, "last", values[-1])
-    publish(graph, "other", draw(st.sampled_from(values)))
+    graph.output("last", values[-1])
+    graph.output("other", draw(st.sampled_from(values)))
     sources = [node for node in graph.nodes if node.op == "input"]
     if draw(st.booleans()):
         coefficient = graph.constant("coefficient", signed(rng, values[-1].shape))
         loss = ops.reduce_sum(ops.mul(values[-1], coefficient), range(2))
         for source, grad in zip(sources, gradients(loss, sources), strict=True):
-            publish(graph, f"gradient of {source.name}", grad)
+            graph.output(f"gradient of {source.name}", grad)
     feeds = {node.name: rng.uniform(-1, 1, node.shape).astype(np.float32) for node in sources}
     return graph, feeds

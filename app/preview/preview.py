@@ -45,6 +45,8 @@ CAMERA_TIMEOUT_S = 10.0
 SLOW_EVALUATION_S = 2.0
 """After Ctrl-C an evaluation that takes longer than this is left out."""
 
+WARM_UP_FRAMES = 3
+
 CHECKPOINT = Path("runs/decoder.safetensors")
 """Where S saves when neither --save nor --out says otherwise."""
 
@@ -202,11 +204,13 @@ class Preview:
         elapsed = time.perf_counter() - started
         self.scene.set_hud(render_hud(self._hud_state()))
         self.scene.set_camera(self._image().image)
-        self.scene.set_views(self.driver.locate_views(0))
-        encoder = self.gpu.device.create_command_encoder()
-        self.scene.encode(encoder)
-        self.gpu.submit(encoder)
-        self.gpu.wait()
+        for _ in range(WARM_UP_FRAMES):
+            self.scene.set_views(self.driver.locate_views(0))
+            encoder = self.gpu.device.create_command_encoder()
+            self.scene.encode(encoder)
+            self.video.encode(encoder)
+            self.gpu.submit(encoder)
+            self.gpu.wait()
         self.gpu.take_completions()
         return elapsed
 

@@ -89,6 +89,11 @@ class VideoViewer:
         if self._file is None or now_ns < self._next_ns or not self._readback.idle:
             return False
         self._next_ns = max(self._next_ns + 10**9 // VIDEO_FPS, now_ns - 10**9 // VIDEO_FPS)
+        self.encode(encoder)
+        return True
+
+    def encode(self, encoder: wgpu.GPUCommandEncoder) -> None:
+        """Record drawing and download of one picture."""
         self.mirror.encode(encoder, self._view, VIDEO_SIZE)
         width, height = VIDEO_SIZE
         encoder.copy_texture_to_buffer(
@@ -96,7 +101,6 @@ class VideoViewer:
             {"buffer": self._readback.buffer, "bytes_per_row": 4 * width, "rows_per_image": height},
             (width, height, 1),
         )
-        return True
 
     def submitted(self, serial: int) -> None:
         """See Viewer."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cases import Feeds, assert_close, publish
+from cases import Feeds, assert_close
 from device_runs import outputs, variant
 
 from engine import ops
@@ -35,7 +35,7 @@ def add_product(
     for node in (a, b, bias):
         feeds[node.name] = rng.uniform(-1, 1, node.shape).astype(np.float32)
     product = ops.matmul(a, b, transpose_a=layout[0], transpose_b=layout[1])
-    publish(graph, label, ops.gelu(ops.add(product, bias)))
+    graph.output(label, ops.gelu(ops.add(product, bias)))
     return label
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cases import Feeds, assert_close, differentiable_ops, draw, place, publish, values_of_ops
+from cases import Feeds, assert_close, differentiable_ops, draw, place, values_of_ops
 from device_runs import VARIANTS, outputs, variant
 
 from engine import ops
@@ -43,7 +43,7 @@ def test_values_of(op: str, chosen: str, gpu: Gpu, rng: np.random.Generator) -> 
         for k, value in enumerate(draw(sample, rng)):
             operands.append(graph.input(f"sample {number}.x{k}", value.shape))
             feeds[operands[-1].name] = value
-        publish(graph, f"sample {number}", graph.add(op, operands, **sample.attrs))
+        graph.output(f"sample {number}", graph.add(op, operands, **sample.attrs))
     compare(gpu, graph, feeds, chosen, optimize=False)
 
 
@@ -53,8 +53,8 @@ def test_gradients_of(op: str, gpu: Gpu, rng: np.random.Generator) -> None:
     for number, sample in enumerate(chosen_samples(op, all_of_them=False)):
         case = place(graph, f"sample {number}", op, sample, feeds, rng)
         for source, grad in zip(case.sources, gradients(case.loss, case.sources), strict=True):
-            publish(graph, f"d {source.name}", grad)
-        publish(graph, f"loss {number}", case.loss)
+            graph.output(f"d {source.name}", grad)
+        graph.output(f"loss {number}", case.loss)
     # Gradient kernels are ops of their own, with values tested in every variant.
     compare(gpu, graph, feeds, "cpu")
 
@@ -77,8 +77,8 @@ def test_large_arguments_saturate_instead_of_overflowing(op: str, gpu: Gpu) -> N
     value = np.linspace(low, high, 160, dtype=np.float32).reshape(2, 80)
     y = graph.add(op, [x])
     upstream = graph.constant("upstream", np.full((2, 80), 0.5))
-    publish(graph, "y", y)
-    publish(graph, "dx", gradients(y, [x], upstream)[0])
+    graph.output("y", y)
+    graph.output("dx", gradients(y, [x], upstream)[0])
     got = outputs(gpu, graph, {"x": value})
     want = interpret(graph, {"x": value}, [*graph.outputs.values()])
     for name, wanted in zip(graph.outputs, want, strict=True):
@@ -93,7 +93,7 @@ def test_normalisation_survives_a_large_offset(
     """Mean far from zero: a one-pass variance would lose every digit."""
     graph = Graph()
     x = graph.input("x", (5, 300))
-    publish(graph, "y", ops.layer_norm(x, eps=1e-5))
+    graph.output("y", ops.layer_norm(x, eps=1e-5))
     value = (rng.normal(0, 1, (5, 300)) + 1000).astype(np.float32)
     got = outputs(gpu, graph, {"x": value}, variant(gpu, chosen))["y"]
     (want,) = interpret(graph, {"x": value}, [graph.outputs["y"]])
@@ -103,7 +103,7 @@ def test_normalisation_survives_a_large_offset(
 
 def test_constant_rows_normalise_to_zero(gpu: Gpu) -> None:
     graph = Graph()
-    publish(graph, "y", ops.layer_norm(graph.input("x", (3, 70)), eps=1e-5))
+    graph.output("y", ops.layer_norm(graph.input("x", (3, 70)), eps=1e-5))
     value = np.repeat(np.array([[0.0], [1.0], [-4.0]], np.float32), 70, axis=1)
     for chosen in VARIANTS:
         got = outputs(gpu, graph, {"x": value}, variant(gpu, chosen))["y"]
@@ -118,7 +118,7 @@ BEYOND = 65535 * 64 + 6
 def test_grids_beyond_one_dimension(extra: int, gpu: Gpu) -> None:
     size = (BEYOND + 2) * 4 if not extra else BEYOND + 1
     graph = Graph()
-    publish(graph, "y", ops.affine(graph.input("x", (size,)), 2.0, 1.0))
+    graph.output("y", ops.affine(graph.input("x", (size,)), 2.0, 1.0))
     value = np.arange(size, dtype=np.float32) % 1021
     got = outputs(gpu, graph, {"x": value})["y"]
     assert np.array_equal(got, value * 2 + 1)
@@ -128,7 +128,7 @@ def test_grids_beyond_one_dimension(extra: int, gpu: Gpu) -> None:
 def test_more_rows_than_one_dimension_of_workgroups(chosen: str, gpu: Gpu) -> None:
     rows = 65535 + 4
     graph = Graph()
-    publish(graph, "y", ops.softmax(graph.input("x", (rows, 2))))
+    graph.output("y", ops.softmax(graph.input("x", (rows, 2))))
     value = np.stack([np.zeros(rows), np.linspace(-4, 4, rows)], axis=1).astype(np.float32)
     got = outputs(gpu, graph, {"x": value}, variant(gpu, chosen))["y"]
     (want,) = interpret(graph, {"x": value}, [graph.outputs["y"]])
@@ -142,6 +142,6 @@ def test_long_rows(chosen: str, gpu: Gpu, rng: np.random.Generator) -> None:
     graph, feeds = Graph(), {}
     for op, attrs in (("softmax", {}), ("layer_norm", {"eps": 1e-5})):
         case = place(graph, op, op, Sample((shape,), attrs), feeds, rng)
-        publish(graph, f"d {op}", gradients(case.loss, case.sources)[0])
-        publish(graph, f"loss {op}", case.loss)
+        graph.output(f"d {op}", gradients(case.loss, case.sources)[0])
+        graph.output(f"loss {op}", case.loss)
     compare(gpu, graph, feeds, chosen)

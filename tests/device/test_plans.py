@@ -1,5 +1,7 @@
 """Compiled plans on the device: rewriting, aliasing and chunking must not change results."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from cases import Feeds, assert_close
@@ -52,7 +54,7 @@ def test_every_cut_of_random_graphs_is_bit_equal(
     free = sorted(data.draw(st.sets(st.integers(1, max(1, len(costs) - 1)))))
     bounds = [0, *(b for b in free if b < len(costs)), len(costs)]
     cuts = [cut(costs, k) for k in (1, 2, 3, len(costs) + 1)]
-    cuts.append(list(zip(bounds, bounds[1:], strict=False)))
+    cuts.append(list(pairwise(bounds)))
     for chunks in cuts:
         session.poison()
         for first, last in chunks:
@@ -77,3 +79,18 @@ def test_a_repeated_run_is_bit_equal(gpu: Gpu, rng: np.random.Generator) -> None
         session.run()
         assert np.array_equal(session.read("y"), first)
     assert_close(first, interpret(graph, feeds, [graph.outputs["y"]])[0], 1e-5)
+
+
+@pytest.mark.parametrize("optimize", [True, False])
+def test_outputs_may_view_each_other_and_sources(optimize: bool, gpu: Gpu) -> None:
+    graph = Graph()
+    x = graph.input("x", (3, 8))
+    y = ops.affine(x, 2.0)
+    graph.output("rows", y)
+    graph.output("pairs", ops.reshape(y, (12, 2)))
+    graph.output("flat", ops.reshape(x, (24,)))
+    value = np.arange(24, dtype=np.float32).reshape(3, 8)
+    got = outputs(gpu, graph, {"x": value}, optimize=optimize)
+    assert np.array_equal(got["rows"], 2 * value)
+    assert np.array_equal(got["pairs"], 2 * value.reshape(12, 2))
+    assert np.array_equal(got["flat"], value.ravel())

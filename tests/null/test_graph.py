@@ -89,7 +89,12 @@ REFUSED: dict[str, tuple[Callable[[Graph], object], list[str]]] = {
     "source name": (lambda g: (g.input("a", (1,)), g.state("a", (1,))), ["'a'", "taken"]),
     "missing source": (lambda g: g.source("weight"), ["weight"]),
     "negative integers": (lambda g: g.constant("c", np.array([-1])), ["'c'", "u32"]),
-    "output twice": (lambda g: [g.output("y", x(g, 1)) for _ in range(2)], ["y", "twice"]),
+    "output twice": (lambda g: [g.output("y", x(g, 1)) for _ in range(2)], ["'y'", "taken"]),
+    "output named like a source": (lambda g: g.output("x0", x(g, 1)), ["'x0'", "taken"]),
+    "source named like an output": (
+        lambda g: (g.output("y", x(g, 1)), g.input("y", (1,))),
+        ["'y'", "taken"],
+    ),
     "foreign operand": (lambda g: ops.add(x(g, 1), x(Graph(), 1)), ["add", "another graph"]),
 }
 
