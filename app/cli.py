@@ -11,11 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import tyro
+from rich.console import Console
 from rich.logging import RichHandler
 
 from app.config import PreviewConfig, UsageError
 
 OK, FAILED, USAGE = 0, 1, 2
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
 @dataclass(frozen=True)
@@ -50,11 +52,11 @@ NAMES: dict[str, Callable[..., object]] = {"preview": PreviewConfig, "doctor": D
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse and run; the exit status: 0 ok, 1 failed, 2 wrong usage."""
-    _log_to_terminal()
     parsed = _parse(list(sys.argv[1:] if arguments is None else arguments))
     if isinstance(parsed, int):
         return parsed
     try:
+        _log_to_terminal()
         return COMMANDS[type(parsed)](parsed)
     except UsageError as error:
         return _tell(error, parsed, USAGE)
@@ -106,7 +108,7 @@ def _expected_errors() -> tuple[type[Exception], ...]:
 def _tell(error: Exception, config: object, status: int) -> int:
     if getattr(config, "debug", False):
         raise error
-    print(f"error: {error}", file=sys.stderr)
+    print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
     return status
 
 
@@ -125,8 +127,10 @@ def _headline(summary: dict[str, object]) -> str:
 
 
 def _log_to_terminal() -> None:
-    logging.basicConfig(
-        level=os.environ.get("DINOVISION_LOG", "WARNING").upper(),
-        format="%(message)s",
-        handlers=[RichHandler(show_time=False, show_path=False)],
-    )
+    """Library messages to stderr, from the level that DINOVISION_LOG names."""
+    level = os.environ.get("DINOVISION_LOG", "WARNING").upper()
+    if level not in LEVELS:
+        raise UsageError(f"DINOVISION_LOG must be one of {', '.join(LEVELS)}, not '{level}'")
+    console = Console(stderr=True)
+    handler = RichHandler(console=console, show_time=False, show_path=False)
+    logging.basicConfig(level=level, format="%(message)s", handlers=[handler])

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-
 SUBSPACE = 12
 ITERATIONS = 16
 """Errors shrink per iteration by the ratio of the 13th to the wanted variance."""
+
+FLAT = 1e-5
+"""A standard deviation below this share of the mean token's length is rounding noise."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,9 @@ def principal_projection(tokens: np.ndarray, previous: np.ndarray | None = None)
     if previous is not None and np.any(previous):
         order, signs = _match(directions, previous)
         directions, deviations = directions[order] * signs[:, None], deviations[order]
-    basis = directions / (4 * np.maximum(deviations, 1e-12))[:, None]
+    # A direction without variance, as under a lens cap, is shown flat, not as amplified noise.
+    visible = deviations > FLAT * np.linalg.norm(mean)
+    basis = directions * (visible / np.where(visible, 4 * deviations, 1.0))[:, None]
     offset = 0.5 - basis @ mean
     return Projection(basis.astype(np.float32), offset.astype(np.float32))
 

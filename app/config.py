@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -74,6 +75,8 @@ class PreviewConfig:
             raise UsageError(f"--held-out must be 0 to 15, not {self.held_out}")
         if self.seed < 0:
             raise UsageError(f"--seed must be at least 0, not {self.seed}")
+        if self.save is not None:
+            _check_file("--save", self.save)
         if self.fresh and self.checkpoint is not None:
             raise UsageError("--fresh and --checkpoint exclude each other")
         if self.gpu == "dawn":
@@ -94,3 +97,10 @@ class PreviewConfig:
         if self.seconds is None and self.headless and self.frames is None:
             return 20.0
         return self.seconds
+
+
+def _check_file(option: str, path: Path) -> None:
+    """Raise UsageError unless a file can be written at `path`; found out before hours of work."""
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise UsageError(f"{option} {path} cannot be written: name a file in a writable folder")

@@ -9,6 +9,7 @@ from typing import Protocol
 import wgpu
 
 from app.camera.capture import CaptureThread
+from app.camera.source import Frame
 from app.scene.renderer import SceneRenderer
 from app.telemetry.frame_log import FrameLog
 from app.telemetry.rows import ChunkRow
@@ -58,7 +59,7 @@ class FrameLoop:
         self._on_chunk = on_chunk
         self.frames = 0
         """Frames begun."""
-        self._shown_image = -1
+        self._shown: Frame | None = None
 
     def run(self, running: Callable[[], bool]) -> None:
         """Loop while `running()`; returns with the device idle and the log complete."""
@@ -76,7 +77,8 @@ class FrameLoop:
             # Late latching: from here to the submission nothing but the views is written.
             frame.locate_ns = time.perf_counter_ns()
             self.scene.set_views(self.driver.locate_views(timing.predicted_display_ns))
-            frame.camera_age_ms = self.camera.age_ms(frame.locate_ns)
+            if self._shown is not None:
+                frame.camera_age_ms = (frame.locate_ns - self._shown.captured_ns) / 1e6
             frame.in_flight_at_submit = self.tenant.in_flight
             frame.submit_ns = time.perf_counter_ns()
             frame.serial = self.gpu.submit(encoder)
@@ -133,10 +135,10 @@ class FrameLoop:
         self.tenant.eye_ms += (ms - known) * (SMOOTHING if known else 1.0)
 
     def _show_camera(self) -> None:
-        image = self.camera.latest()
-        if image is not None and image.sequence != self._shown_image:
-            self._shown_image = image.sequence
-            self.scene.set_camera(image.image)
+        newest = self.camera.latest()
+        if newest is not None and newest is not self._shown:
+            self._shown = newest
+            self.scene.set_camera(newest.image)
 
     def _mirror(self) -> None:
         encoder = None

@@ -18,6 +18,7 @@ import wgpu
 
 from engine.checkpoint import Checkpoint, load_checkpoint
 from engine.compile import compile_graph
+from engine.errors import CheckpointError
 from engine.gpu import BufferRange, Gpu, Readback
 from engine.optim import HYPER, Adam
 from engine.session import Session
@@ -51,8 +52,8 @@ class Network:
     def __init__(self, gpu: Gpu, config: NetworkConfig) -> None:
         self.gpu, self.config = gpu, config
         self.optimizer = config.optimizer
-        self.step = 0
-        """Finished training steps."""
+        self.step = self._first_step = 0
+        """Finished training steps, those before a resumed checkpoint included."""
         frozen = _encoder(config)
         resumed = load_checkpoint(config.checkpoint) if config.checkpoint else None
         training = training_graph(config.optimizer, depth=config.depth)
@@ -78,6 +79,7 @@ class Network:
             self.train.write(name, self._initial.get(name, zeros))
         self.infer.write("components.basis", np.zeros((COMPONENTS, WIDTH), np.float32))
         self.infer.write("components.offset", np.full(COMPONENTS, 0.5, np.float32))
+        self.step = self._first_step
         encoder = self.gpu.device.create_command_encoder()
         self.publish(encoder)
         self.gpu.submit(encoder)
@@ -156,7 +158,7 @@ class Network:
         shapes = {name: self.train.type(name).shape for name in plan.names("parameter")}
         if all(name in file.tensors for name in plan.names("state")):
             shapes |= {name: self.train.type(name).shape for name in plan.names("state")}
-            self.step = int(file.metadata.get("step", "0"))
+            self._first_step = _step(file)
         self._initial |= file.pick(shapes)
 
     def _check_layout(self) -> None:
@@ -222,6 +224,13 @@ def _encoder(config: NetworkConfig) -> dict[str, np.ndarray]:
     graph = inference_graph(depth=config.depth, size=IMAGE)
     values = initial_parameters(graph, ENCODER_SEED)
     return {node.name: values[node.name] for node in graph.parameters(trainable=False)}
+
+
+def _step(file: Checkpoint) -> int:
+    text = file.metadata.get("step", "")
+    if not text.isdecimal():
+        raise CheckpointError(f"{file.path} does not say how many steps it has learnt: '{text}'")
+    return int(text)
 
 
 def _only(ranges: list[BufferRange]) -> BufferRange:

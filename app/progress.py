@@ -22,7 +22,7 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Print a line."""
-        self._console.print(text, markup=False)
+        self._console.print(text, markup=False, emoji=False, soft_wrap=True)
 
     def update(self, line: Callable[[], str]) -> None:
         """Show the running state when it is time to; `line` is only called then."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,11 +85,9 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 def _metadata(data: bytes) -> dict[str, str]:
     """The `__metadata__` of the header: 8 bytes of little-endian length, then JSON."""
-    import json
-
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
-    return dict(header.get("__metadata__", {}))
+    return dict(header.get("__metadata__") or {})
 
 
 def _as_f32(path: Path, name: str, entry: Mapping[str, object]) -> np.ndarray:

@@ -27,19 +27,20 @@ import wgpu
 from engine.errors import GpuError
 from engine.specialize import DeviceFacts
 
-COUNTED = (
-    "buffer",
-    "texture",
-    "sampler",
-    "bind_group_layout",
-    "pipeline_layout",
-    "shader_module",
-    "compute_pipeline",
-    "render_pipeline",
-    "bind_group",
-    "query_set",
-)
-"""Kinds of objects that must not be created in steady state."""
+FACTORIES = {
+    # Also what queue reads and buffers with data go through.
+    "buffer": "_create_buffer",
+    "texture": "create_texture",
+    "sampler": "create_sampler",
+    "bind_group_layout": "create_bind_group_layout",
+    "pipeline_layout": "create_pipeline_layout",
+    "shader_module": "create_shader_module",
+    "compute_pipeline": "create_compute_pipeline",
+    "render_pipeline": "create_render_pipeline",
+    "bind_group": "create_bind_group",
+    "query_set": "create_query_set",
+}
+"""Device methods that make objects which must not be made in steady state, by kind."""
 
 WANTED_FEATURES = ("timestamp-query",)
 WANTED_LIMITS = (
@@ -150,11 +151,8 @@ class Gpu:
 
     def _count_creations(self) -> None:
         """Wrap the device's factories so that `created` counts calls by kind."""
-        for kind in COUNTED:
-            name = f"create_{kind}"
-            setattr(self.device, name, self._counting(kind, getattr(self.device, name)))
-        # Temporary buffers of queue reads and textures' helpers go through the private factory.
-        self.device._create_buffer = self._counting("buffer", self.device._create_buffer)
+        for kind, factory in FACTORIES.items():
+            setattr(self.device, factory, self._counting(kind, getattr(self.device, factory)))
 
     def _counting(self, kind: str, create: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(create)

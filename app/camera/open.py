@@ -30,7 +30,10 @@ def open_camera(spec: str, size: int = 224, seed: int = 0) -> CameraSource:
             raise CameraError(f"unknown webcam '{spec}': use webcam:N, the first is webcam:0")
         if number is not None:
             return Webcam(int(number[1]))
-    return _open_path(spec, size)
+    try:
+        return _open_path(spec, size)
+    except OSError as error:
+        raise CameraError(f"cannot look for '{spec:.60}': {error.strerror}: {CHOICES}") from error
 
 
 def _open_path(spec: str, size: int) -> CameraSource:

@@ -23,7 +23,6 @@ class Dashboard:
     missed: deque[bool] = field(default_factory=lambda: deque(maxlen=GRAPH_FRAMES))
     steps: RateMeter = field(default_factory=RateMeter)
     infer_ms: float | None = None
-    missed_total: int = 0
     _message: str = ""
     _message_until_ns: int = 0
     _next_ns: int = 0
@@ -50,7 +49,6 @@ class Dashboard:
         if row.frame_ms is not None:
             self.frame_ms.append(row.frame_ms)
             self.missed.append(bool(row.missed))
-        self.missed_total += row.stale_run or 0
 
     def add_chunk(self, row: ChunkRow) -> None:
         """A chunk is complete."""
@@ -69,7 +67,6 @@ class Dashboard:
         return HudState(
             frame_ms=tuple(self.frame_ms),
             missed_recent=tuple(self.missed),
-            missed=self.missed_total,
             steps_per_s=self.steps.rate(now_ns),
             infer_ms=self.infer_ms,
             message=self._message if now_ns < self._message_until_ns else "",

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import logging
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
@@ -27,6 +25,7 @@ from app.preview.saving import CheckpointSaver
 from app.preview.viewers import VideoViewer, WindowViewer
 from app.preview.window import PreviewWindow
 from app.progress import Progress
+from app.punctual import collect_young, punctual_python
 from app.scene.hud import HudState, render_hud
 from app.scene.mirror import Mirror
 from app.scene.renderer import PanelSources, SceneRenderer
@@ -51,22 +50,6 @@ CHECKPOINT = Path("runs/decoder.safetensors")
 """Where S saves when neither --save nor --out says otherwise."""
 
 log = logging.getLogger(__name__)
-
-
-@contextmanager
-def punctual_python() -> Iterator[None]:
-    """No automatic garbage collection, and threads that hand the interpreter over quickly."""
-    interval = sys.getswitchinterval()
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    sys.setswitchinterval(0.0005)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(interval)
-        gc.enable()
-        gc.unfreeze()
 
 
 class Preview:
@@ -189,8 +172,7 @@ class Preview:
         self._created = self.gpu.objects_created - before
         self.progress.close()
         self.records.screenshot(self._picture())
-        if self.config.save is not None:
-            self._save_at_end(loop, self.config.save)
+        self._finish_saving(loop)
         if not interrupt.requested or evaluation_s < SLOW_EVALUATION_S:
             self._psnr = (self._psnr[0], self._evaluate("after"))
         return "interrupted" if interrupt.requested else "ok"
@@ -253,8 +235,7 @@ class Preview:
             self.scene.set_hud(picture)
         if not self.hud.busy and self.dashboard.due(time.perf_counter_ns()):
             self.hud.paint(self._hud_state())
-        # Only young garbage, and only now: a full collection takes longer than a frame may.
-        gc.collect(0)
+        collect_young()
 
     def _on_frame(self, row: FrameRow) -> None:
         self.dashboard.add_frame(row)
@@ -268,6 +249,7 @@ class Preview:
         return self.dashboard.state(
             help_lines() if self.controls.help else (),
             period_ms=1e3 / self.config.hz,
+            missed=self.records.statistics.stale,
             missed_per_1000=self.records.statistics.missed_per_1000,
             chunks=self.tenant.chunks,
             in_flight=self.tenant.policy.in_flight,
@@ -308,12 +290,19 @@ class Preview:
         out = self.records.out_dir
         return self.config.save or (out / CHECKPOINT.name if out else CHECKPOINT)
 
-    def _save_at_end(self, loop: FrameLoop, path: Path) -> None:
-        """The device is idle, but perhaps in the middle of a step: that is finished first."""
-        self.tenant.finish_run()
-        self.saver.request(path)
+    def _finish_saving(self, loop: FrameLoop) -> None:
+        """Save what S asked for in the last frames, and --save, which raises CheckpointError."""
+        if self.saver.busy or self.config.save is not None:
+            # The device is idle, but perhaps in the middle of a step.
+            self.tenant.finish_run()
         while self.saver.busy:
             loop.flush()
+        if self.config.save is not None:
+            self.saver.request(self.config.save)
+            while self.saver.busy:
+                loop.flush()
+            if self.saver.error is not None:
+                raise self.saver.error
 
     def _progress_line(self, elapsed: float) -> str:
         statistics, train = self.records.statistics, self.train

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import wgpu
 
 from app.network import Network, Saver
@@ -27,6 +28,8 @@ class CheckpointSaver:
         self._path: Path | None = None
         self._step = 0
         self._written: Future[None] | None = None
+        self.error: CheckpointError | None = None
+        """Why the latest save failed; None when it did not."""
 
     @property
     def busy(self) -> bool:
@@ -38,7 +41,8 @@ class CheckpointSaver:
         if self.busy:
             self._say("still saving the last checkpoint")
         else:
-            self._path = path
+            # Else the chunks of a frame may end in the middle of a run, frame after frame.
+            self._path, self._tenant.hold = path, True
 
     def draw(self, encoder: wgpu.GPUCommandEncoder) -> bool:
         """Record the download when it is due; a Viewer's part, so that it rides along."""
@@ -52,13 +56,14 @@ class CheckpointSaver:
     def submitted(self, serial: int) -> None:
         """See Viewer."""
         self._saver.arm(serial)
+        self._tenant.hold = False
 
     def poll(self) -> None:
         """Start writing when the tensors have arrived, and report the end."""
         tensors = self._saver.take()
         if tensors is not None and self._path is not None:
             metadata = self._network.metadata(self._step)
-            self._written = self._pool.submit(save_checkpoint, self._path, tensors, metadata)
+            self._written = self._pool.submit(_save, self._path, tensors, metadata)
         if self._written is not None and self._written.done():
             self._report(self._written)
             self._path = self._written = None
@@ -72,8 +77,18 @@ class CheckpointSaver:
         try:
             written.result()
         except CheckpointError as error:
+            self.error = error
             log.warning("%s", error)
             self._say(str(error))
         else:
+            self.error = None
             log.info("saved %s at step %d", self._path, self._step)
             self._say(f"saved {self._path} at step {self._step}")
+
+
+def _save(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
+    if not all(np.isfinite(value).all() for value in tensors.values()):
+        raise CheckpointError(
+            f"{path} not written: learning has failed, its weights are not finite"
+        )
+    save_checkpoint(path, tensors, metadata)

@@ -54,6 +54,8 @@ class Tenant:
         self.chunks, self.mode = chunks, mode
         self.training = True
         """Turned off, training steps pause at the next step's end."""
+        self.hold = False
+        """While set no run begins, so that the weights soon are those of a finished step."""
         self.eye_ms = 0.0
         """Estimated GPU time of the eye images."""
         self.chunk_ms = 0.0
@@ -144,7 +146,7 @@ class Tenant:
     def _submit_next(self, frame_id: int, reason: str) -> bool:
         """Submit one chunk; False when no job is active."""
         if self._current is None:
-            job = self._choose()
+            job = None if self.hold else self._choose()
             if job is None:
                 return False
             job.cut(self.chunks)

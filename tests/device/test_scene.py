@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import wgpu
-from wgpu.backends.wgpu_native.extras import set_instance_extras
 
 from app.scene import panels as layout
 from app.scene.hud import HudState, render_hud
@@ -15,6 +14,7 @@ from app.scene.mirror import Mirror, letterbox
 from app.scene.renderer import FAR, NEAR, BufferRange, PanelSources, SceneRenderer
 from app.scene.transforms import projection, view_matrix
 from app.xr.driver import Fov, Pose, View
+from engine.gpu import Gpu
 
 SIZE = 256
 ANGLE = math.radians(48)
@@ -25,9 +25,8 @@ COMPONENTS_COLOUR = (120, 60, 190)
 
 
 @pytest.fixture(scope="module")
-def scene_device() -> wgpu.GPUDevice:
-    set_instance_extras(backends=["Vulkan"])
-    return wgpu.gpu.request_adapter_sync().request_device_sync()
+def scene_device(gpu: Gpu) -> wgpu.GPUDevice:
+    return gpu.device
 
 
 class Scene:
