@@ -286,6 +286,10 @@ class Gpu:
         self._completions.append((number, time.perf_counter_ns()))
 
 
+MAP_POLLS = 10_000
+"""A map of an idle buffer is resolved by the first poll; more than this means a lost device."""
+
+
 class Readback:
     """A staging buffer that brings bytes to the host without ever stalling a submit.
 
@@ -296,7 +300,7 @@ class Readback:
     def __init__(self, gpu: Gpu, nbytes: int) -> None:
         self.gpu, self.nbytes = gpu, nbytes
         usage = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
-        self.buffer = gpu.device.create_buffer(size=max(16, nbytes), usage=usage)
+        self.buffer = gpu.device.create_buffer(size=max(16, -(-nbytes // 4) * 4), usage=usage)
         self._serial: int | None = None
         self._status = 0
         self._callback = gpu._ffi.callback(
@@ -309,7 +313,9 @@ class Readback:
         return self._serial is None
 
     def record(self, encoder: wgpu.GPUCommandEncoder, source: BufferRange) -> None:
-        """Copy a storage range (at most `nbytes`) into the staging buffer."""
+        """Copy a storage range (at most `nbytes`) into the staging buffer, which must be idle."""
+        if not self.idle:
+            raise GpuError("a readback was recorded again before its bytes were taken")
         encoder.copy_buffer_to_buffer(source.buffer, source.offset, self.buffer, 0, source.size)
 
     def arm(self, serial: int) -> None:
@@ -330,7 +336,9 @@ class Readback:
         info.callback = self._callback
         self._status = 0
         lib.wgpuBufferMapAsync(raw, lib.WGPUMapMode_Read, 0, self.buffer.size, info[0])
-        while self._status == 0:
+        for _ in range(MAP_POLLS):
+            if self._status != 0:
+                break
             self.gpu.poll()
         self._serial = None
         if self._status != lib.WGPUMapAsyncStatus_Success:

@@ -121,7 +121,10 @@ class Graph:
         for value in inputs:
             if value.graph is not self:
                 raise GraphError(f"{op}: %{value.id} belongs to another graph")
-        result = definition(op).infer([value.type for value in inputs], attrs)
+        try:
+            result = definition(op).infer([value.type for value in inputs], attrs)
+        except KeyError as missing:
+            raise GraphError(f"{op}: the attribute {missing} is missing") from missing
         return self._append(op, tuple(inputs), result, attrs)
 
     def adopt(self, source: Node) -> Node:

@@ -48,7 +48,9 @@ def encode(image: Node, depth: int = DEFAULT_DEPTH, *, trainable: bool = False) 
     """
     if not 1 <= depth <= MAX_DEPTH:
         raise ValueError(f"encoder depth must be 1 to {MAX_DEPTH}, got {depth}")
-    graph, (height, width, _) = image.graph, image.shape
+    graph, (height, width, channels) = image.graph, image.shape
+    if channels != 3:
+        raise ValueError(f"the image must be RGB [height, width, 3], got {list(image.shape)}")
     if height % PATCH or width % PATCH:
         raise ValueError(f"image sides must be multiples of {PATCH}, got {width}x{height}")
     scope = Scope(graph, "", trainable)
