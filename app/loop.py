@@ -62,7 +62,10 @@ class FrameLoop:
         self._shown: Frame | None = None
 
     def run(self, running: Callable[[], bool]) -> None:
-        """Loop while `running()`; returns with the device idle and the log complete."""
+        """Loop while `running()`, then finish the run under way.
+
+        Returns with the device idle and the log complete.
+        """
         while running():
             timing = self.driver.wait_frame(self.idle)
             frame = self.log.start(timing, time.perf_counter_ns())
@@ -89,6 +92,8 @@ class FrameLoop:
             self._pump()
             self._after_submit()
         self.flush()
+        self.tenant.finish_run(self.flush)
+        self.log.count_chunks(self.tenant.chunks_this_frame)
         self.log.finish()
 
     def idle(self) -> None:

@@ -54,7 +54,7 @@ def save_checkpoint(
     Raises CheckpointError when the disk refuses; an older file at `path` then stays whole.
     """
     data = safetensors.numpy.save(
-        {name: np.ascontiguousarray(value) for name, value in tensors.items()},
+        {name: np.asarray(value, order="C") for name, value in tensors.items()},
         {"format": FORMAT, **metadata},
     )
     try:

@@ -150,7 +150,7 @@ class Program:
     """A program with a window on an X server, whose output is read line by line."""
 
     def __init__(self, xvfb: Xvfb, command: list[str], **environment: str) -> None:
-        self._errors = tempfile.TemporaryFile("w+")
+        self._errors = tempfile.NamedTemporaryFile("w+")
         self.process = subprocess.Popen(
             command,
             env=xvfb.environment() | environment,
@@ -186,8 +186,8 @@ class Program:
 
     def errors(self) -> str:
         """All it has written to stderr so far."""
-        self._errors.seek(0)
-        return self._errors.read()
+        # Not through our own handle: it shares its position with the program's.
+        return Path(self._errors.name).read_text()
 
     def close(self) -> None:
         if self.process.poll() is None:

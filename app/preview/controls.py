@@ -19,6 +19,7 @@ class Controls:
         self, tenant: Tenant, scene: SceneRenderer, mirror: Mirror | None, dashboard: Dashboard
     ) -> None:
         self.quit = self.help = False
+        self._hud_wanted = scene.hud_visible
         self._wishes: set[Kind] = set()
         self._tenant, self._scene, self._mirror = tenant, scene, mirror
         self._dashboard = dashboard
@@ -74,7 +75,8 @@ class Controls:
             self._mirror.view = "left" if self._mirror.view == "both" else "both"
 
     def _hud(self, value: int) -> None:
-        self._scene.hud_visible = not self._scene.hud_visible
+        self._hud_wanted = not self._hud_wanted
+        self._scene.hud_visible = self._hud_wanted or self.help
 
     def _record(self, value: int) -> None:
         self._wishes.add(Kind.RECORD)
@@ -84,6 +86,7 @@ class Controls:
 
     def _help(self, value: int) -> None:
         self.help = not self.help
+        self._scene.hud_visible = self._hud_wanted or self.help  # the help is drawn on the HUD
         self._dashboard.refresh()
 
     def _quit(self, value: int) -> None:

@@ -292,9 +292,6 @@ class Preview:
 
     def _finish_saving(self, loop: FrameLoop) -> None:
         """Save what S asked for in the last frames, and --save, which raises CheckpointError."""
-        if self.saver.busy or self.config.save is not None:
-            # The device is idle, but perhaps in the middle of a step.
-            self.tenant.finish_run()
         while self.saver.busy:
             loop.flush()
         if self.config.save is not None:

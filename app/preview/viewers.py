@@ -138,13 +138,13 @@ class VideoFile:
         writer = cv2.VideoWriter(str(self.path), four_cc, VIDEO_FPS, VIDEO_SIZE)
         if not writer.isOpened():
             log.warning("cannot write the video %s; going on without it", self.path)
-        written, start_ns = 0, None
+        written, start_ns, held = 0, None, None
         while (item := self._queue.get()) is not None:
             rgba, taken_ns = item
             start_ns = start_ns or taken_ns
             bgr = cv2.cvtColor(rgba, cv2.COLOR_RGBA2BGR)
             wanted = 1 + round((taken_ns - start_ns) * VIDEO_FPS / 1e9)
-            for _ in range(max(0, wanted - written)):
-                writer.write(bgr)
-            written = max(written, wanted)
+            for number in range(written + 1, wanted + 1):
+                writer.write(bgr if number == wanted or held is None else held)
+            written, held = max(written, wanted), bgr
         writer.release()

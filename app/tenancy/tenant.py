@@ -119,10 +119,14 @@ class Tenant:
                 if not self._submit_next(timing.frame_id, decision.reason):
                     return
 
-    def finish_run(self) -> None:
-        """Submit the rest of a run under way, whatever the policy. Not for the frame loop."""
+    def finish_run(self, wait: Callable[[], None]) -> None:
+        """Submit the rest of a run under way chunk by chunk, with `wait` for the device after each.
+
+        Not for the frame loop.
+        """
         while self._current is not None and self._timing is not None:
             self._submit_next(self._timing.frame_id, "end of session")
+            wait()
 
     def collect(self, serial: int, done_ns: int) -> ChunkRow | None:
         """Take a completion; returns the chunk's row if the submission was one of ours."""

@@ -68,8 +68,8 @@ class Rig:
             policy,
             chunks=chunks,
             mode=mode,
-            new_encoder=list,  # type: ignore[arg-type]
-            submit=self._submit,  # type: ignore[arg-type]
+            new_encoder=list,
+            submit=self._submit,
         )
 
     def _submit(self, encoder: list[Any]) -> int:
@@ -82,7 +82,7 @@ class Rig:
         """A frame; returns what was submitted in it."""
         self.frame_id += 1
         before = len(self.queue)
-        self.tenant.frame_started(FrameTiming(self.frame_id, 0, 11_000_000, True))
+        self.tenant.frame_started(FrameTiming(self.frame_id, 2**62, 10**10, True))
         self.tenant.pump(after_submit=True)
         return self.queue[before:]
 
@@ -154,7 +154,7 @@ def test_between_frames_completions_make_room_only_for_the_greedy_policy() -> No
 def test_nothing_is_submitted_before_the_first_frame() -> None:
     rig = Rig(GreedyPolicy(4))
     rig.tenant.pump(after_submit=True)
-    rig.tenant.finish_run()
+    rig.tenant.finish_run(rig.complete)
     assert rig.queue == []
 
 
@@ -295,12 +295,12 @@ def test_foreign_completions_are_left_to_others() -> None:
 def test_finish_run_completes_the_run_and_starts_none() -> None:
     rig = Rig(FixedPolicy(1), chunks=7, mode="train")
     rig.frames(3)
-    rig.tenant.finish_run()
+    rig.tenant.finish_run(rig.complete)
     assert runs_of(rig.queue) == [("train", 7)] and len(rig.queue) == 7
-    rig.complete()
     assert rig.train.runs == 1
-    assert rig.rows[-1].reason == "end of session"
-    rig.tenant.finish_run()
+    assert [row.reason for row in rig.rows] == ["frame quota"] * 3 + ["end of session"] * 4
+    assert {row.in_flight for row in rig.rows} == {1}
+    rig.tenant.finish_run(rig.complete)
     assert len(rig.queue) == 7
 
 

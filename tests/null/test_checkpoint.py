@@ -1,0 +1,323 @@
+"""Checkpoint files: round trips, damage of every kind, other files, and the encoder's layouts."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from hypothesis import given
+from hypothesis.extra import numpy as hnp
+from vit import PATCH_WEIGHT, Weights, forward, random_weights
+
+from engine.checkpoint import FORMAT, load_checkpoint, save_checkpoint
+from engine.errors import CheckpointError
+from engine.graph import Graph
+from engine.interpret import interpret
+from models.dinov3 import encode, load_encoder
+
+TENSORS = {
+    "decoder.weight": np.arange(12, dtype=np.float32).reshape(3, 4) - 5.5,
+    "decoder.bias": np.array([1e-40, -0.0, np.inf], np.float32),
+    "scalar": np.array(7, np.float32),
+}
+METADATA = {"step": "12", "note": "Überprüfung"}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "decoder.safetensors"
+
+
+def write_raw(path: Path, header: object, data: bytes = b"") -> Path:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+    return path
+
+
+def entry(dtype: str, shape: list[int], end: int) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [0, end]}
+
+
+def complaint(path: Path) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        load_checkpoint(path)
+    message = str(caught.value)
+    assert str(path) in message and "\n" not in message
+    return message
+
+
+# -- round trips --
+
+
+def test_round_trip_is_exact(path: Path) -> None:
+    save_checkpoint(path, TENSORS, METADATA)
+    file = load_checkpoint(path)
+    assert file.path == path
+    assert file.metadata == METADATA | {"format": FORMAT}
+    assert file.tensors.keys() == TENSORS.keys()
+    for name, value in TENSORS.items():
+        got = file.tensors[name]
+        assert got.dtype == np.float32 and got.shape == value.shape
+        assert got.tobytes() == value.tobytes()
+    assert list(path.parent.iterdir()) == [path]
+
+
+@given(hnp.arrays(np.float32, hnp.array_shapes(min_dims=0, max_dims=4, max_side=5)))
+def test_any_array_survives(tmp_path_factory: pytest.TempPathFactory, value: np.ndarray) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.safetensors"
+    save_checkpoint(path, {"x": value}, {})
+    assert load_checkpoint(path).tensors["x"].tobytes() == value.tobytes()
+
+
+def test_views_are_saved_as_what_they_show(path: Path) -> None:
+    whole = np.arange(24, dtype=np.float32).reshape(4, 6)
+    save_checkpoint(path, {"t": whole.T, "s": whole[::2, 1:3]}, {})
+    tensors = load_checkpoint(path).tensors
+    assert np.array_equal(tensors["t"], whole.T)
+    assert np.array_equal(tensors["s"], whole[::2, 1:3])
+
+
+def test_missing_folders_are_made(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "c.safetensors"
+    save_checkpoint(path, TENSORS, {})
+    assert load_checkpoint(path).tensors.keys() == TENSORS.keys()
+
+
+@pytest.mark.parametrize("dtype", ["F16", "BF16", "F64"])
+def test_other_floats_become_f32(dtype: str, path: Path, rng: np.random.Generator) -> None:
+    wanted = rng.standard_normal((3, 5)).astype(np.float32)
+    wanted[0, 0] = np.inf
+    if dtype == "BF16":
+        raw = (wanted.view(np.uint32) >> 16).astype(np.uint16)
+        wanted = (raw.astype(np.uint32) << 16).view(np.float32)
+    else:
+        raw = wanted.astype(np.float16 if dtype == "F16" else np.float64)
+        wanted = raw.astype(np.float32)
+    write_raw(path, {"x": entry(dtype, [3, 5], raw.nbytes)}, raw.tobytes())
+    got = load_checkpoint(path).tensors["x"]
+    assert got.dtype == np.float32
+    assert np.array_equal(got, wanted)
+
+
+def test_metadata_may_be_missing(path: Path) -> None:
+    headers: list[dict[str, Any]] = [{}, {"__metadata__": None}, {"__metadata__": {}}]
+    for header in headers:
+        write_raw(path, header | {"x": entry("F32", [1], 4)}, bytes(4))
+        assert load_checkpoint(path).metadata == {}
+
+
+# -- damage --
+
+
+def test_every_truncation_is_found(path: Path) -> None:
+    save_checkpoint(path, TENSORS, METADATA)
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        assert "is not a whole safetensors file" in complaint(path)
+    path.write_bytes(whole + b"\0")
+    complaint(path)
+
+
+@pytest.mark.parametrize("mask", [0x01, 0x10, 0x20, 0x80, 0xFF])
+def test_a_flipped_byte_in_the_header_never_surprises(mask: int, path: Path) -> None:
+    save_checkpoint(path, TENSORS, METADATA)
+    whole = path.read_bytes()
+    wanted = {name: value.shape for name, value in TENSORS.items()}
+    (length,) = struct.unpack("<Q", whole[:8])
+    refused = 0
+    for position in range(8 + length):
+        damaged = bytearray(whole)
+        damaged[position] ^= mask
+        path.write_bytes(damaged)
+        try:
+            tensors = load_checkpoint(path).pick(wanted)
+        except CheckpointError as error:
+            refused += 1
+            assert "\n" not in str(error)
+        else:  # the flip hit metadata or padding: what is loaded is right
+            for name, value in TENSORS.items():
+                assert tensors[name].tobytes() == value.tobytes()
+    assert refused > length / 2
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"12345678", b"a text file\n" * 100, b"PK\x03\x04" + bytes(500), bytes(64)]
+)
+def test_other_files(content: bytes, path: Path) -> None:
+    path.write_bytes(content)
+    assert "is not a whole safetensors file" in complaint(path)
+
+
+@pytest.mark.parametrize(
+    "header", [b"[]", b"null", b"{", b'{"x": 1}', b'{"__metadata__": {"a": 1}}']
+)
+def test_headers_that_are_no_headers(header: bytes, path: Path) -> None:
+    complaint(write_raw(path, header))
+
+
+def test_missing_file_and_folder(tmp_path: Path) -> None:
+    assert "No such file" in complaint(tmp_path / "none")
+    assert "directory" in complaint(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["I64", "I32", "U8", "BOOL"])
+def test_integers_are_refused(dtype: str, path: Path) -> None:
+    size = {"I64": 8, "I32": 4}.get(dtype, 1)
+    write_raw(path, {"ids": entry(dtype, [2], 2 * size)}, bytes(2 * size))
+    message = complaint(path)
+    assert "'ids'" in message and dtype in message
+
+
+def test_pick_names_what_is_wrong(path: Path) -> None:
+    save_checkpoint(path, TENSORS, {})
+    file = load_checkpoint(path)
+    assert file.pick({"scalar": ()}) == {"scalar": 7}
+    with pytest.raises(CheckpointError, match=r"lacks the tensor 'encoder\.weight'"):
+        file.pick({"scalar": (), "encoder.weight": (1,)})
+    with pytest.raises(CheckpointError, match=r"'decoder\.weight' has shape \[3, 4\].*\[4, 3\]"):
+        file.pick({"decoder.weight": (4, 3)})
+
+
+# -- writing --
+
+
+@pytest.mark.parametrize("step", ["write", "fsync", "replace"])
+def test_a_full_disk_leaves_the_old_file_whole(
+    step: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_checkpoint(path, TENSORS, METADATA)
+    old = path.read_bytes()
+
+    def full(*args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    class FullFile:
+        def __init__(self, file: Any) -> None:
+            self.file = file
+
+        def __enter__(self) -> FullFile:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self.file.close()
+
+        def write(self, data: bytes) -> None:
+            self.file.write(data[: len(data) // 2])
+            full()
+
+    if step == "write":
+        opened = open
+        opener = lambda *args: FullFile(opened(*args))  # noqa: E731
+        monkeypatch.setattr("engine.atomic.open", opener, raising=False)
+    else:
+        monkeypatch.setattr(os, step, full)
+    with pytest.raises(CheckpointError, match=r"cannot write .*: No space left on device"):
+        save_checkpoint(path, {"x": np.zeros(1000, np.float32)}, {})
+    monkeypatch.undo()
+    assert path.read_bytes() == old
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_places_that_cannot_be_written(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("kept")
+    for path in (file / "below", tmp_path):
+        with pytest.raises(CheckpointError, match="cannot write"):
+            save_checkpoint(path, TENSORS, {})
+    assert list(tmp_path.iterdir()) == [file] and file.read_text() == "kept"
+
+
+# -- the encoder --
+
+DEPTH = 2
+
+
+@pytest.fixture
+def weights(rng: np.random.Generator) -> Weights:
+    return random_weights(DEPTH, rng)
+
+
+def hugging_face(weights: Weights, depth: int = DEPTH + 1) -> Weights:
+    """The file's tensors: tokens with a batch axis, deeper layers, a mask token, a final norm."""
+    file = dict(weights)
+    for name in ("embeddings.cls_token", "embeddings.register_tokens"):
+        file[name] = file[name][None]
+    unused = {"embeddings.mask_token": (1, 1, 384), "norm.weight": (384,), "norm.bias": (384,)}
+    unused |= {f"layer.{depth}.norm1.weight": (384,)}
+    return file | {name: np.ones(shape, np.float32) for name, shape in unused.items()}
+
+
+def save_file(tensors: Weights, path: Path) -> Path:
+    kept = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
+    safetensors.numpy.save_file(kept, path)
+    return path
+
+
+def test_patch_embedding_is_permuted_to_the_engine_s_windows(
+    weights: Weights, path: Path, rng: np.random.Generator
+) -> None:
+    loaded = load_encoder(save_file(hugging_face(weights), path), DEPTH)
+    window = rng.standard_normal((16, 16, 3)).astype(np.float32)
+    direct = np.einsum("ocyx,yxc->o", weights[PATCH_WEIGHT], window)
+    assert np.allclose(loaded[PATCH_WEIGHT] @ window.ravel(), direct, atol=1e-4)
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_a_hugging_face_file_encodes_as_published(
+    in_memory: bool, weights: Weights, path: Path, rng: np.random.Generator
+) -> None:
+    tensors = hugging_face(weights)
+    if in_memory:
+        tensors = {
+            f"model.{name}" if name.startswith("layer.") else name: value
+            for name, value in tensors.items()
+        }
+    loaded = load_encoder(save_file(tensors, path), DEPTH)
+    assert loaded.keys() == weights.keys()
+    graph = Graph()
+    tokens = encode(graph.input("image", (32, 48, 3)), DEPTH)
+    image = rng.uniform(0, 1, (32, 48, 3)).astype(np.float32)
+    (got,) = interpret(graph, loaded | {"image": image}, [tokens])
+    assert np.allclose(got, forward(image, weights, DEPTH), rtol=1e-5, atol=1e-5)
+
+
+def encoder_complaint(tensors: Weights, path: Path) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        load_encoder(save_file(tensors, path), DEPTH)
+    message = str(caught.value)
+    assert str(path) in message and "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"patch_embed.proj.weight": (384, 3, 16, 16), "blocks.0.attn.qkv.weight": (1152, 384)},
+        {"decoder.coarse.weight": (768, 384)},
+        {PATCH_WEIGHT: (384, 3, 14, 14)},
+        {PATCH_WEIGHT: (768, 3, 16, 16)},
+        {PATCH_WEIGHT: (384, 768)},
+    ],
+    ids=["Meta's layout", "a decoder", "patches of 14", "a wider model", "already flat"],
+)
+def test_other_models_are_told_apart(names: dict[str, tuple[int, ...]], path: Path) -> None:
+    tensors = {name: np.zeros(shape, np.float32) for name, shape in names.items()}
+    message = encoder_complaint(tensors, path)
+    assert "is not a DINOv3 ViT-S/16 checkpoint in the Hugging Face layout" in message
+    assert PATCH_WEIGHT in message
+
+
+def test_too_few_layers_and_wrong_shapes(weights: Weights, path: Path) -> None:
+    fewer = {name: value for name, value in weights.items() if not name.startswith("layer.1.")}
+    assert "lacks the tensor 'layer.1." in encoder_complaint(fewer, path)
+    for name in ("embeddings.cls_token", "layer.0.mlp.up_proj.weight"):
+        wrong = weights | {name: np.zeros((2, 384), np.float32)}
+        assert f"'{name}' has shape [2, 384]" in encoder_complaint(wrong, path)
