@@ -8,6 +8,7 @@ however the chunks of both interleave.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from engine.session import Session
 from models.dinov3 import DEFAULT_DEPTH, WIDTH, load_encoder
 from models.nn import initial_parameters
 from models.vision import COMPONENTS, IMAGE, inference_graph, training_graph
+
+log = logging.getLogger(__name__)
 
 ENCODER_SEED = 20260801
 """Seed of the random encoder: always the same features, so that decoders can be resumed."""
@@ -159,6 +162,14 @@ class Network:
         if all(name in file.tensors for name in plan.names("state")):
             shapes |= {name: self.train.type(name).shape for name in plan.names("state")}
             self._first_step = _step(file)
+        trained_on = file.metadata.get("encoder", self.encoder_note)
+        if trained_on != self.encoder_note:
+            log.warning(
+                "%s was trained on '%s', not on '%s': expect poor pictures at first",
+                file.path,
+                trained_on,
+                self.encoder_note,
+            )
         self._initial |= file.pick(shapes)
 
     def _check_layout(self) -> None:

@@ -238,8 +238,14 @@ class Gpu:
         compute_pass.end()
 
     def submit(self, encoder: wgpu.GPUCommandEncoder) -> int:
-        """Submit and return a serial number; see `completed`. Serials count from 1."""
-        self.queue.submit([encoder.finish()])
+        """Submit and return a serial number; see `completed`. Serials count from 1.
+
+        Raises GpuError when the device refuses: it is lost, or out of memory.
+        """
+        try:
+            self.queue.submit([encoder.finish()])
+        except wgpu.GPUError as error:
+            raise GpuError(f"the device refused work: {_first_line(error)}") from error
         self._submitted += 1
         info = self._ffi.new("WGPUQueueWorkDoneCallbackInfo *")
         info.mode = self._lib.WGPUCallbackMode_AllowProcessEvents

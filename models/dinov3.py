@@ -145,7 +145,11 @@ def load_encoder(path: Path, depth: int = DEFAULT_DEPTH) -> dict[str, np.ndarray
         key = f"embeddings.{name}"
         if key in tensors and tensors[key].ndim == 3:
             tensors[key] = tensors[key][0]
-    return Checkpoint(path, tensors, file.metadata).pick(wanted)
+    picked = Checkpoint(path, tensors, file.metadata).pick(wanted)
+    for name, value in picked.items():
+        if not np.isfinite(value).all():
+            raise CheckpointError(f"{path}: '{name}' holds values that are not finite")
+    return picked
 
 
 def _file_name(name: str) -> str:

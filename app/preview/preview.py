@@ -256,12 +256,13 @@ class Preview:
             policy=self.tenant.policy.name,
             job=self.tenant.mode,
             training=self.tenant.training and not self.train.diverged,
-            train_steps=self.train.runs,
+            train_steps=self.network.step,
             loss=self.train.loss,
             psnr_db=self.train.psnr_db,
             camera=self.camera.error or self.config.camera,
             camera_age_ms=self.camera.age_ms(time.perf_counter_ns()),
             encoder_note=self.network.encoder_note,
+            encoder_is_random=self.config.encoder is None,
             adapter=self.gpu.name,
             recording=self.records.recording,
         )
@@ -301,6 +302,12 @@ class Preview:
             if self.saver.error is not None:
                 raise self.saver.error
 
+    def _network_gpu_share(self, statistics: Statistics) -> float | None:
+        """Share of the session in which chunks ran on the GPU, as observed from their ends."""
+        if statistics.seconds <= 0:
+            return None
+        return round(self.tenant.busy_ns / (statistics.seconds * 1e9), 4)
+
     def _progress_line(self, elapsed: float) -> str:
         statistics, train = self.records.statistics, self.train
         parts = [f"{elapsed:5.1f} s", f"{statistics.frames} frames"]
@@ -334,6 +341,7 @@ class Preview:
             "dropped": statistics.dropped,
             "chunks_submitted": statistics.chunks,
             "inferences": statistics.inferences,
+            "network_gpu_share": self._network_gpu_share(statistics),
             "submit_ms": percentiles(statistics.submit_ms),
             "camera": self.config.camera,
             "encoder": self.network.encoder_note,

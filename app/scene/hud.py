@@ -56,6 +56,7 @@ class HudState:
     camera: str = ""
     camera_age_ms: float | None = None
     encoder_note: str = ""
+    encoder_is_random: bool = False
     adapter: str = ""
     message: str = ""
     recording: bool = False
@@ -176,7 +177,7 @@ def _draw_header(canvas: _Canvas, state: HudState) -> None:
         room = 1248 - x - 60
         note = fit(state.encoder_note, canvas.px(28), canvas.px(room))
         width = canvas.width(note, 28) + 32
-        canvas.box((1248 - width, 22, width, 41), WARN, 12)
+        canvas.box((1248 - width, 22, width, 41), WARN if state.encoder_is_random else DIM, 12)
         canvas.text(note, (1264 - width, 50), 28, PAPER)
 
 
