@@ -94,7 +94,9 @@ def test_tiles_show_every_digit(before: float, after: float) -> None:
 
 
 def test_the_encoder_note_is_large_and_bright() -> None:
-    note = render_hud(replace(BUSY, encoder_note="random encoder, not DINOv3"))[:70, 700:]
+    note = render_hud(
+        replace(BUSY, encoder_is_random=True, encoder_note="random encoder, not DINOv3")
+    )[:70, 700:]
     amber = (note[..., 0] > 240) & (note[..., 1] > 170) & (note[..., 2] < 120)
     assert amber.sum() > 8000
 
