@@ -14,7 +14,7 @@ import tyro
 from rich.console import Console
 from rich.logging import RichHandler
 
-from app.config import PreviewConfig, UsageError
+from app.config import ExplainConfig, PreviewConfig, TuneConfig, UsageError
 
 OK, FAILED, USAGE = 0, 1, 2
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -46,8 +46,32 @@ def doctor(config: DoctorConfig) -> int:
     return run_doctor()
 
 
-COMMANDS: dict[type, Callable[..., int]] = {PreviewConfig: preview, DoctorConfig: doctor}
-NAMES: dict[str, Callable[..., object]] = {"preview": PreviewConfig, "doctor": DoctorConfig}
+def explain(config: ExplainConfig) -> int:
+    """Show what the compiler makes of a program."""
+    from app.explain import run_explain
+
+    return run_explain(config)
+
+
+def tune(config: TuneConfig) -> int:
+    """Measure the best kernels of this machine."""
+    from app.tune import run_tune
+
+    return run_tune(config)
+
+
+COMMANDS: dict[type, Callable[..., int]] = {
+    PreviewConfig: preview,
+    DoctorConfig: doctor,
+    ExplainConfig: explain,
+    TuneConfig: tune,
+}
+NAMES: dict[str, Callable[..., object]] = {
+    "preview": PreviewConfig,
+    "doctor": DoctorConfig,
+    "explain": ExplainConfig,
+    "tune": TuneConfig,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

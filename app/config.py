@@ -1,11 +1,14 @@
-"""Options of `preview`, checked. Units are in the names or the help texts."""
+"""Options of the commands, checked. Units are in the names or the help texts."""
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+import tyro
 
 
 class UsageError(Exception):
@@ -56,6 +59,9 @@ class PreviewConfig:
     """Arithmetic: strict f32, or reduced precision where the device is faster with it."""
     debug: bool = False
     """Show a traceback for expected errors too."""
+    debug_nan: bool = False
+    """After a loss that is not finite, name the first kernel whose result is not. Each training
+    step then waits until the loss of the one before is known."""
 
     def check(self) -> None:
         """Raise UsageError for the first impossible value."""
@@ -97,6 +103,54 @@ class PreviewConfig:
         if self.seconds is None and self.headless and self.frames is None:
             return 20.0
         return self.seconds
+
+
+@dataclass(frozen=True)
+class ExplainConfig:
+    """Show what the compiler makes of a program. No device is needed, except for --check."""
+
+    model: Annotated[str, tyro.conf.Positional]
+    """Which program: a name of models/zoo.py, as train or infer."""
+    stage: Literal["all", "graph", "grad", "rewrite", "plan", "memory", "wgsl"] = "all"
+    """What to show: the graph, its gradient nodes, what rewriting saves, the launches, the memory,
+    the source of one kernel; all: a summary of each."""
+    kernel: str | None = None
+    """With --stage wgsl: a launch's index or (a part of) its label."""
+    size: int | None = None
+    """Size of the program, as models/zoo.py says. [default: full; reduced with --check]"""
+    check: bool = False
+    """Run on the device at a reduced size with random inputs and compare every output and gradient
+    with the float64 interpreter; exit status 1 if one differs."""
+    debug: bool = False
+    """Show a traceback for expected errors too."""
+
+    def check_usage(self) -> None:
+        """Raise UsageError for the first impossible value."""
+        if self.size is not None and self.size < 1:
+            raise UsageError(f"--size must be at least 1, not {self.size}")
+        if self.check and self.stage != "all":
+            raise UsageError("--check and --stage exclude each other")
+        if self.kernel is not None and self.stage != "wgsl":
+            raise UsageError("--kernel needs --stage wgsl")
+        if self.stage == "wgsl" and not self.kernel:
+            raise UsageError("--stage wgsl needs --kernel, an index or label of --stage plan")
+
+
+@dataclass(frozen=True)
+class TuneConfig:
+    """Measure which kernels suit this device best; previews use them from then on."""
+
+    model: Annotated[str | None, tyro.conf.Positional] = None
+    """Whose matrix products to measure: a name of models/zoo.py. [default: train and infer]"""
+    seconds: float = 60.0
+    """About how long to measure, in seconds; the heaviest products come first."""
+    debug: bool = False
+    """Show a traceback for expected errors too."""
+
+    def check_usage(self) -> None:
+        """Raise UsageError for the first impossible value."""
+        if not 0 < self.seconds < math.inf:
+            raise UsageError(f"--seconds must be above 0, not {self.seconds:g}")
 
 
 def _check_file(option: str, path: Path) -> None:

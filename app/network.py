@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,9 @@ from engine.checkpoint import Checkpoint, load_checkpoint
 from engine.compile import compile_graph
 from engine.errors import CheckpointError
 from engine.gpu import BufferRange, Gpu, Readback
-from engine.optim import HYPER, Adam
+from engine.kernel_table import load_table
+from engine.optim import HYPER, Adam, Optimizer
+from engine.schedules import Warmup
 from engine.session import Session
 from models.dinov3 import DEFAULT_DEPTH, WIDTH, load_encoder
 from models.nn import initial_parameters
@@ -32,7 +34,7 @@ log = logging.getLogger(__name__)
 ENCODER_SEED = 20260801
 """Seed of the random encoder: always the same features, so that decoders can be resumed."""
 
-LEARNING = Adam(rate=1.5e-3, warmup=10)
+LEARNING = Adam(rate=1.5e-3, schedule=Warmup(10))
 """Found on the photo walk from a fresh decoder: see docs/measurements.md."""
 
 RANDOM_ENCODER = "random encoder, not DINOv3"
@@ -46,7 +48,7 @@ class NetworkConfig:
     checkpoint: Path | None = None
     depth: int = DEFAULT_DEPTH
     seed: int = 0
-    optimizer: Adam = LEARNING
+    optimizer: Optimizer = LEARNING
 
 
 class Network:
@@ -60,8 +62,10 @@ class Network:
         frozen = _encoder(config)
         resumed = load_checkpoint(config.checkpoint) if config.checkpoint else None
         training = training_graph(config.optimizer, depth=config.depth)
-        self.train = Session(gpu, compile_graph(training, gpu.facts))
-        self.infer = Session(gpu, compile_graph(inference_graph(depth=config.depth), gpu.facts))
+        # What `run.py tune` has measured, if it has.
+        facts = replace(gpu.facts, table=load_table(gpu))
+        self.train = Session(gpu, compile_graph(training, facts))
+        self.infer = Session(gpu, compile_graph(inference_graph(depth=config.depth), facts))
         self.encoder_note = f"encoder: {config.encoder.name}" if config.encoder else RANDOM_ENCODER
         self._initial = initial_parameters(training, config.seed) | frozen
         if resumed:

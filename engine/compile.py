@@ -6,23 +6,28 @@ from engine.graph import Graph, verify
 from engine.lower import Lowering
 from engine.memory import plan_memory
 from engine.plan import Plan
-from engine.rewrite import rewrite
+from engine.rewrite import Engine, rewrite
 from engine.schedule import schedule, verify_groups
 from engine.specialize import DeviceFacts
 
 
 def compile_graph(
-    graph: Graph, facts: DeviceFacts | None = None, *, optimize: bool = True, alias: bool = True
+    graph: Graph,
+    facts: DeviceFacts | None = None,
+    *,
+    optimize: bool | Engine = True,
+    alias: bool = True,
 ) -> Plan:
     """Compile everything that the graph's outputs, gradients and effects need.
 
-    `optimize=False` skips rewriting and `alias=False` gives each transient its own memory; both
-    exist to bisect faults and must not change results.
+    `optimize` names the rewriting engine ("greedy", which is also True, or "egraph") or is False
+    for none, and `alias=False` gives each transient its own memory; neither may change results
+    beyond rounding.
     """
     facts = facts or DeviceFacts()
     verify(graph)
     if optimize:
-        graph = rewrite(graph)
+        graph = rewrite(graph, "greedy" if optimize is True else optimize, facts)
         verify(graph)
     lowered = Lowering(graph, facts)
     dispatches, groups = schedule(lowered.dispatches)

@@ -18,6 +18,8 @@ from engine.errors import GraphError
 
 DTYPES = {"f32": np.dtype(np.float32), "u32": np.dtype(np.uint32)}
 SOURCES = ("parameter", "input", "constant", "state")
+EXTRA = "extra"
+"""The op that stands for a further result of its operand's op; see `engine.op.Op.extras`."""
 
 Initializer = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 
@@ -99,7 +101,7 @@ class Graph:
         dtype = "u32" if value.dtype.kind in "ui" else "f32"
         if dtype == "u32" and value.size and not 0 <= value.min() <= value.max() < 1 << 32:
             raise GraphError(f"constant '{name}': integers must fit u32")
-        stored = np.ascontiguousarray(value, DTYPES[dtype])
+        stored = np.array(value, DTYPES[dtype], order="C")
         stored.setflags(write=False)
         return self._source("constant", name, value.shape, dtype, value=stored)
 
@@ -215,6 +217,8 @@ def verify(graph: Graph) -> None:
         inferred = definition(node.op).infer([value.type for value in node.inputs], node.attrs)
         if inferred != node.type:
             raise GraphError(f"node {node} should have type {inferred}")
+        if node.op == EXTRA and node.type not in _extra_types(node):
+            raise GraphError(f"{node}: {node.inputs[0].op} has no such further result")
     for what, named in (("output", graph.outputs), ("gradient", graph.gradients)):
         for name, node in named.items():
             if not _member(graph, node):
@@ -224,6 +228,17 @@ def verify(graph: Graph) -> None:
             raise GraphError(f"effect {effect} is not a node of the graph")
         if not definition(effect.op).effect:
             raise GraphError(f"{effect} is listed as an effect but has none")
+
+
+def _extra_types(extra: Node) -> tuple[TensorType, ...]:
+    """The type that the producer of an `extra` gives it, or nothing."""
+    from engine.op import definition
+
+    producer, index = extra.inputs[0], extra.attrs["index"]
+    if producer.op in SOURCES:
+        return ()
+    types = [value.type for value in producer.inputs]
+    return definition(producer.op).extras(types, producer.attrs)[index : index + 1]
 
 
 def _member(graph: Graph, node: Node) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from engine.errors import GraphError
-from engine.graph import SOURCES, Graph, Node, reachable
+from engine.graph import EXTRA, SOURCES, Graph, Node, reachable
 from engine.op import definition
 
 
@@ -22,10 +22,16 @@ def interpret(
     for name in feeds:
         graph.source(name)
     values: dict[Node, np.ndarray] = {}
+    further: dict[Node, list[np.ndarray]] = {}
     for node in reachable(wanted):
         if node.graph is not graph:
             raise GraphError(f"{node} belongs to another graph")
-        value = _source(node, feeds) if node.op in SOURCES else _apply(node, values)
+        if node.op in SOURCES:
+            value = _source(node, feeds)
+        elif node.op == EXTRA:
+            value = further[node.inputs[0]][node.attrs["index"]]
+        else:
+            value, *further[node] = _apply(node, values)
         if value.shape != node.shape:
             raise GraphError(f"{node} should have its type's shape, got {list(value.shape)}")
         values[node] = value
@@ -41,8 +47,9 @@ def _source(node: Node, feeds: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.asarray(value, np.float64 if node.type.dtype == "f32" else np.uint32)
 
 
-def _apply(node: Node, values: Mapping[Node, np.ndarray]) -> np.ndarray:
+def _apply(node: Node, values: Mapping[Node, np.ndarray]) -> tuple[np.ndarray, ...]:
     op = definition(node.op)
     if op.effect:
         raise GraphError(f"{node.op} is an effect and has no value")
-    return np.asarray(op.reference([values[value] for value in node.inputs], node.attrs))
+    results = op.references([values[value] for value in node.inputs], node.attrs)
+    return tuple(map(np.asarray, results))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from engine.errors import PlanError
-from engine.graph import Graph, Node, TensorType, reachable
+from engine.graph import EXTRA, Graph, Node, TensorType, reachable
 from engine.kernels.wgsl import Kernel
 from engine.op import definition
 from engine.plan import Buffer, Dispatch
@@ -29,11 +29,17 @@ class Lowering:
         self.constants: dict[int, np.ndarray] = {}
         self._of: dict[Node, int] = {}
         self._kinds = _kinds(graph)
+        nodes = reachable(graph.roots())
+        self._readers: dict[tuple[Node, int], list[Node]] = {}
+        self._extras: dict[tuple[Node, int], int] = {}
+        for node in nodes:
+            if node.op == EXTRA:
+                key = node.inputs[0], node.attrs["index"]
+                self._readers.setdefault(key, []).append(node)
         for node in graph.gradients.values():
             # Allocated first, in parameter order: all packs must be laid out alike.
-            root = storage_root(node)
-            self._of[root] = self._allocate(*self._kinds[root])
-        for node in reachable(graph.roots()):
+            self._own(storage_root(node))
+        for node in nodes:
             self._lower(node)
         for name, node in graph.outputs.items():
             self._publish(name, node)
@@ -43,6 +49,16 @@ class Lowering:
     def buffer(self, node: Node) -> int:
         """The buffer that holds a node's value."""
         return self._of[node]
+
+    def extra(self, node: Node, index: int) -> int | None:
+        """The buffer of a node's further result `index`; None when nothing reads it."""
+        readers = self._readers.get((node, index), [])
+        if len(readers) == 1:
+            return self._own(readers[0])
+        if readers and (node, index) not in self._extras:
+            # Merged producers: each reader copies, for it may need storage of its own.
+            self._extras[node, index] = self._allocate("", "transient", readers[0].type)
+        return self._extras.get((node, index))
 
     def scratch(self, shape: Sequence[int]) -> int:
         """A transient f32 buffer private to the op being lowered."""
@@ -78,11 +94,16 @@ class Lowering:
         if op.view:
             self._of[node] = self.buffer(node.inputs[0])
             return
-        if not op.effect and node not in self._of:
-            self._of[node] = self._allocate(
-                *self._kinds.get(node, ("", "transient", node.type, ""))
-            )
+        if not op.effect:
+            self._own(node)
         op.lower(node, self)
+
+    def _own(self, node: Node) -> int:
+        """The buffer of a computed node, allocated when first asked for."""
+        if node not in self._of:
+            kind = self._kinds.get(node, ("", "transient", node.type, ""))
+            self._of[node] = self._allocate(*kind)
+        return self._of[node]
 
     def _publish(self, name: str, node: Node) -> None:
         self.tensors[name], self.types[name] = self.buffer(node), node.type

@@ -25,12 +25,16 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Sample:
-    """One test case of an op: operand shapes, attributes and the range operands are drawn from."""
+    """One test case of an op: operand shapes, attributes and the range operands are drawn from.
+
+    `integers` gives the u32 operands by index, each with the bound that its values stay below.
+    """
 
     shapes: tuple[tuple[int, ...], ...]
     attrs: dict[str, Any] = field(default_factory=dict)
     low: float = -1.0
     high: float = 1.0
+    integers: dict[int, int] = field(default_factory=dict)
 
 
 class Op(ABC):
@@ -46,13 +50,21 @@ class Op(ABC):
     def infer(self, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
         """Result type; raises GraphError naming the op and the offending shapes."""
 
+    def extras(self, inputs: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
+        """Types of further results, which `engine.ops.extra` reads by index."""
+        return ()
+
     @abstractmethod
     def reference(self, inputs: Sequence[Array], attrs: Attrs) -> Array:
         """The result in NumPy; float operands arrive as float64."""
 
+    def references(self, inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
+        """The result and then each of the `extras`, in NumPy."""
+        return (self.reference(inputs, attrs),)
+
     @abstractmethod
     def lower(self, node: Node, to: Lowering) -> None:
-        """Append the dispatches that compute `node`."""
+        """Append the dispatches that compute `node`, and those of its `extras` that are read."""
 
     def gradient(self, node: Node, upstream: Node) -> Sequence[Node | None]:
         """Gradient nodes per operand (None: not differentiable there).

@@ -28,8 +28,8 @@ class Session:
         self.commands = [
             gpu.command(
                 d.kernel.source,
-                [self._range(ids) for ids in d.reads],
-                [self._range(ids) for ids in d.writes],
+                [self._binding(ids) for ids in d.reads],
+                [self._binding(ids) for ids in d.writes],
                 d.kernel.grid,
                 d.kernel.label,
             )
@@ -43,7 +43,7 @@ class Session:
 
     def range(self, name: str) -> BufferRange:
         """Where a named tensor lives, for sharing with other users of the device."""
-        return self._range((self._buffer(name),))
+        return self._range(self._buffer(name))
 
     def pack(self, kind: str) -> list[BufferRange]:
         """All slabs that hold buffers of a kind ("parameter": every trainable parameter)."""
@@ -67,10 +67,14 @@ class Session:
 
     def read(self, name: str) -> np.ndarray:
         """Download a named tensor; waits for the device and creates a temporary buffer."""
-        kind, where = self.type(name), self.range(name)
+        return self.read_buffer(self._buffer(name)).reshape(self.type(name).shape)
+
+    def read_buffer(self, number: int) -> np.ndarray:
+        """Download a buffer of the plan, transients included, flat; as `read`."""
+        kind, where = self.plan.buffers[number].type, self._range(number)
         self.gpu.wait()
         data = self.gpu.queue.read_buffer(where.buffer, where.offset, kind.nbytes)
-        return np.frombuffer(data, DTYPES[kind.dtype]).reshape(kind.shape).copy()
+        return np.frombuffer(data, DTYPES[kind.dtype]).copy()
 
     def load(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Write many tensors by name."""
@@ -94,20 +98,34 @@ class Session:
         self.gpu.submit(encoder)
 
     def poison(self) -> None:
-        """Fill outputs, gradients and transients with NaN, so that unwritten elements show."""
+        """Fill outputs, gradients and transients with NaN, so that unwritten elements show.
+
+        The padding of gradients stays zero, as kernels that walk through a whole pack expect.
+        """
         for slab, buffer in zip(self.plan.slabs, self._slabs, strict=True):
-            if slab.kind in ("transient", "output", "gradient"):
+            if slab.kind in ("transient", "output"):
                 nan = np.full(slab.nbytes // 4, np.nan, np.float32)
                 self.gpu.queue.write_buffer(buffer, 0, nan)
+        for b in self.plan.buffers:
+            if b.kind == "gradient":
+                where = self._range(b.id)
+                nan = np.full(b.type.size, np.nan, np.float32)
+                self.gpu.queue.write_buffer(where.buffer, where.offset, nan)
 
     def _buffer(self, name: str) -> int:
         if name not in self.plan.tensors:
             raise PlanError(f"the plan has no tensor '{name}'")
         return self.plan.tensors[name]
 
-    def _range(self, ids: tuple[int, ...]) -> BufferRange:
-        first, last = self.plan.placements[ids[0]], self.plan.placements[ids[-1]]
-        size = self.plan.buffers[ids[-1]].type.nbytes
-        if len(ids) > 1:
-            size = last.offset - first.offset + -(-size // 256) * 256
-        return BufferRange(self._slabs[first.slab], first.offset, size)
+    def _range(self, buffer: int) -> BufferRange:
+        place = self.plan.placements[buffer]
+        size = self.plan.buffers[buffer].type.nbytes
+        return BufferRange(self._slabs[place.slab], place.offset, size)
+
+    def _binding(self, ids: tuple[int, ...]) -> BufferRange:
+        first, last = self._range(ids[0]), self._range(ids[-1])
+        size = last.offset + last.size - first.offset
+        if self.plan.buffers[ids[0]].pack:
+            # Kernels may walk through a pack in vec4s, over its padding.
+            size = -(-size // 256) * 256
+        return BufferRange(first.buffer, first.offset, size)

@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from math import ceil
+from typing import NamedTuple
+
+
+class MatmulKey(NamedTuple):
+    """A matrix product as choices see it: `batch` times [m, k] x [k, n].
+
+    `layout`: "n" or "t" for each operand as it lies in memory; "" for a product that reads its
+    operands through index arithmetic, as a convolution does.
+    """
+
+    layout: str
+    batch: int
+    m: int
+    n: int
+    k: int
 
 
 @dataclass(frozen=True)
@@ -18,6 +34,8 @@ class DeviceFacts:
     storage_alignment: int = 256
     max_binding_bytes: int = 128 << 20
     max_buffer_bytes: int = 256 << 20
+    table: Mapping[MatmulKey, MatmulChoice] = field(default_factory=dict, hash=False)
+    """Choices measured on this device, preferred to the usual ones: `engine.kernel_table`."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +45,8 @@ class MatmulChoice:
     `direct`: each invocation keeps a thread_m x thread_n tile in registers and reads operands
     straight from memory; for CPU devices, where barriers and shared memory cost more than they
     save. `tiled`: a workgroup stages tile_m x tile_k and tile_k x tile_n blocks in shared memory.
+    `gemv`: for few rows (thread_m, all of them) or a single column (thread_n = 1), where reading
+    the matrix is all that counts: tile_k / 4 invocations share k and add up in shared memory.
     `split_k` > 1 sums that many partial products in a second dispatch, for small grids.
     """
 
@@ -43,12 +63,36 @@ class MatmulChoice:
         """Invocations per workgroup."""
         if self.variant == "direct":
             return 64
+        return self.lanes * (self.lanes_k if self.variant == "gemv" else 1)
+
+    @property
+    def lanes(self) -> int:
+        """Invocations side by side on a tile of the result."""
         return (self.tile_m // self.thread_m) * (self.tile_n // self.thread_n)
 
     @property
+    def lanes_k(self) -> int:
+        """Invocations that share k in the gemv variant; each takes vec4s of it."""
+        return self.tile_k // 4
+
+    @property
+    def step_k(self) -> int:
+        """Extent along k that is read at a time: beyond k it must be zero."""
+        return self.tile_k if self.variant == "tiled" else 4
+
+    @property
     def shared_bytes(self) -> int:
-        """Shared memory that the tiled variant needs, padding included."""
+        """Shared memory that the variant needs, padding included."""
+        if self.variant == "direct":
+            return 0
+        if self.variant == "gemv":
+            return 4 * self.workgroup * self.thread_m * self.thread_n
         return 4 * self.tile_k * (self.tile_m + 4 + self.tile_n + 4)
+
+    def fits(self, facts: DeviceFacts) -> bool:
+        """Whether the device has the invocations and the shared memory."""
+        enough_memory = self.shared_bytes <= facts.max_shared_bytes
+        return enough_memory and self.workgroup <= facts.max_invocations
 
 
 TILES = (
@@ -60,17 +104,31 @@ ENOUGH_WORKGROUPS = 96
 """Below this a current discrete GPU (80 to 140 multiprocessors) is mostly idle."""
 
 
-def choose_matmul(batch: int, m: int, n: int, k: int, facts: DeviceFacts) -> MatmulChoice:
-    """Kernel for `batch` products [m, k] x [k, n] on a device."""
+GEMV_ROWS = 4
+"""Up to so many rows, a matrix product is bound by reading the matrix."""
+
+
+def choose_matmul(
+    batch: int, m: int, n: int, k: int, facts: DeviceFacts, layout: str = ""
+) -> MatmulChoice:
+    """Kernel for `batch` products [m, k] x [k, n] on a device; `layout` as in MatmulKey."""
+    key = MatmulKey(layout, batch, m, n, k)
+    measured = facts.table.get(key)
+    # A table may come from a larger device, or from other kernels.
+    if measured is not None and measured in matmul_candidates(key, facts):
+        return measured
+    return _usual_matmul(key, facts)
+
+
+def _usual_matmul(key: MatmulKey, facts: DeviceFacts) -> MatmulChoice:
+    layout, batch, m, n, k = key
     if facts.is_cpu:
         rows = 8 if m >= 8 else 4
         columns = 8 if n >= 8 else 4
         return MatmulChoice("direct", rows, columns, 4, rows, columns)
-    fitting = [
-        tile
-        for tile in TILES
-        if tile.workgroup <= facts.max_invocations and tile.shared_bytes <= facts.max_shared_bytes
-    ]
+    if layout and (m <= GEMV_ROWS or n == 1):
+        return _usual_gemv(key, facts)
+    fitting = [tile for tile in TILES if tile.fits(facts)]
     for tile in fitting:
         if batch * ceil(m / tile.tile_m) * ceil(n / tile.tile_n) >= ENOUGH_WORKGROUPS:
             return tile
@@ -79,7 +137,127 @@ def choose_matmul(batch: int, m: int, n: int, k: int, facts: DeviceFacts) -> Mat
     if batch > 1 or k < 512:
         return smallest
     split = max(1, min(16, ceil(2 * ENOUGH_WORKGROUPS / groups), k // 128))
-    return MatmulChoice("tiled", 32, 32, 32, 4, 4, split)
+    return replace(smallest, split_k=split)
+
+
+def _usual_gemv(key: MatmulKey, facts: DeviceFacts) -> MatmulChoice:
+    column, along_k, quads = _gemv_geometry(key)
+    most = min(256, facts.max_invocations)
+    if along_k:
+        few = key.batch * quads < 2 * ENOUGH_WORKGROUPS
+        lanes_k = min(128 if few else 32, most, _power_of_two(ceil(key.k / 4)))
+        lanes = min(max(1, 64 // lanes_k), _power_of_two(quads))
+    else:
+        # Rows of the matrix are read in pieces of 64 or 128 bytes.
+        lanes = min(8 if key.batch * quads >= 8 * ENOUGH_WORKGROUPS else 4, _power_of_two(quads))
+        lanes_k = min(most // lanes, _power_of_two(ceil(key.k / 8)))
+    groups = key.batch * ceil(quads / lanes)
+    split = min(16, ceil(ENOUGH_WORKGROUPS / groups), key.k // (32 * lanes_k))
+    return _gemv(key, column, lanes, lanes_k, max(1, split) if key.batch == 1 else 1)
+
+
+def _gemv_geometry(key: MatmulKey) -> tuple[bool, bool, int]:
+    """Whether the result is taken as one column, whether the matrix lies along k, and the lanes'
+    quads.
+    """
+    column = key.m > GEMV_ROWS
+    along_k = key.layout[0] == "n" if column else key.layout[1] == "t"
+    return column, along_k, ceil((key.m if column else key.n) / 4)
+
+
+def _gemv(key: MatmulKey, column: bool, lanes: int, lanes_k: int, split_k: int) -> MatmulChoice:
+    if column:
+        return MatmulChoice("gemv", 4 * lanes, 1, 4 * lanes_k, 4, 1, split_k)
+    return MatmulChoice("gemv", key.m, 4 * lanes, 4 * lanes_k, key.m, 4, split_k)
+
+
+def _power_of_two(at_least: int) -> int:
+    return 1 << (at_least - 1).bit_length()
+
+
+MORE_TILES = (
+    MatmulChoice("tiled", 128, 64, 8, 8, 4),
+    MatmulChoice("tiled", 64, 128, 8, 4, 8),
+    MatmulChoice("tiled", 64, 64, 8, 8, 8),
+    MatmulChoice("tiled", 64, 32, 16, 4, 4),
+    MatmulChoice("tiled", 32, 64, 16, 4, 4),
+    MatmulChoice("tiled", 32, 32, 16, 4, 4),
+)
+"""Tiles that are better than TILES for some shapes on some devices: only measuring tells."""
+
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
+
+
+def matmul_candidates(key: MatmulKey, facts: DeviceFacts) -> list[MatmulChoice]:
+    """The usual choice, then every other that computes this product on this device."""
+    usual = _usual_matmul(key, facts)
+    others = dict.fromkeys(choice for choice in _variants(key, facts) if choice.fits(facts))
+    return [usual, *(choice for choice in others if choice != usual)]
+
+
+def _variants(key: MatmulKey, facts: DeviceFacts) -> Iterator[MatmulChoice]:
+    for rows in (4, 8):
+        for columns in (4, 8):
+            yield MatmulChoice("direct", rows, columns, 4, rows, columns)
+    if facts.is_cpu:
+        return
+    most_splits = 1 if key.batch > 1 else max(1, min(16, key.k // 64))
+    splits = [split for split in SPLITS if split <= most_splits]
+    for tile in (*TILES, *MORE_TILES):
+        yield from (replace(tile, split_k=split) for split in splits)
+    if not key.layout or (key.m > GEMV_ROWS and key.n > 1):
+        return
+    column, _, quads = _gemv_geometry(key)
+    for lanes in (1, 2, 4, 8, 16, 32, 64):
+        for lanes_k in (4, 8, 16, 32, 64, 128, 256):
+            sensible = lanes < 2 * quads and 2 * lanes_k <= key.k and 32 <= lanes * lanes_k <= 256
+            if sensible:
+                yield from (_gemv(key, column, lanes, lanes_k, split) for split in splits[:4])
+
+
+@dataclass(frozen=True)
+class AttentionChoice:
+    """How one kernel of attention or its gradient is computed (`engine.kernels.streaming_*`).
+
+    A workgroup owns `rows` rows, an invocation four of them; `columns` streamed rows are taken at
+    a time. `direct`: they are read from memory. `tiled`: they are staged in shared memory, `slice`
+    elements of the width at a time, and several invocations share the same four rows.
+    """
+
+    variant: str
+    rows: int
+    columns: int
+    slice: int = 4
+
+    @property
+    def workgroup(self) -> int:
+        """Invocations per workgroup."""
+        return self.rows // 4 * (1 if self.variant == "direct" else self.columns // 4)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory that the tiled variant needs at most, padding included."""
+        staged = (self.rows + self.columns) * (self.slice // 4 + 1)
+        weights = self.columns * (self.rows // 4 + 1)
+        return 16 * (staged + weights + self.workgroup)
+
+
+MANY_ROWS = AttentionChoice("tiled", 64, 32, 32)
+FEW_ROWS = AttentionChoice("tiled", 32, 64, 64)
+LITTLE_MEMORY = AttentionChoice("tiled", 32, 32, 32)
+
+
+def choose_attention(heads: int, rows: int, facts: DeviceFacts) -> AttentionChoice:
+    """Kernel for `heads` times `rows` rows that own accumulators."""
+    if facts.is_cpu:
+        return AttentionChoice("direct", 32, 1)
+    # More invocations per row while there are too few rows for the device.
+    many = heads * ceil(rows / MANY_ROWS.rows) >= ENOUGH_WORKGROUPS
+    for tile in (MANY_ROWS if many else FEW_ROWS, LITTLE_MEMORY):
+        fits = tile.shared_bytes <= facts.max_shared_bytes
+        if fits and tile.workgroup <= facts.max_invocations:
+            return tile
+    return LITTLE_MEMORY
 
 
 def row_lanes(columns: int, facts: DeviceFacts) -> int:
@@ -90,3 +268,11 @@ def row_lanes(columns: int, facts: DeviceFacts) -> int:
     while lanes < min(256, facts.max_invocations) and lanes * 4 < columns:
         lanes *= 2
     return lanes
+
+
+def group_slices(groups: int, elements: int, facts: DeviceFacts) -> int:
+    """Slices into which each of `groups` normalised groups is cut; 1: no launch for moments."""
+    smallest, wanted = (1024, 1024) if facts.is_cpu else (4096, 2 * ENOUGH_WORKGROUPS)
+    if elements < 4 * smallest:
+        return 1
+    return max(1, min(64, elements // smallest, ceil(wanted / groups)))

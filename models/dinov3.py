@@ -7,7 +7,6 @@ Hugging Face checkpoint.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import pi
 from pathlib import Path
 
@@ -33,12 +32,8 @@ DEFAULT_DEPTH = 3
 MAX_DEPTH = 12
 
 
-@dataclass(frozen=True)
-class Rotation:
-    """Angles as cos and sin [tokens, HEAD / 2], for queries (scaled by 1/sqrt(HEAD)) and keys."""
-
-    query: tuple[Node, Node]
-    key: tuple[Node, Node]
+Rotation = tuple[Node, Node]
+"""Angles as cos and sin [tokens, HEAD / 2]."""
 
 
 def encode(image: Node, depth: int = DEFAULT_DEPTH, *, trainable: bool = False) -> Node:
@@ -87,16 +82,7 @@ def _rotation(graph: Graph, rows: int, columns: int) -> Rotation:
     grid = np.stack(np.meshgrid(y, x, indexing="ij"), axis=-1).reshape(-1, 2, 1)
     angles = (2 * pi * grid / periods).reshape(rows * columns, HEAD // 2)
     angles = np.concatenate([np.zeros((PREFIX, HEAD // 2)), angles])
-    cosine, sine = np.cos(angles), np.sin(angles)
-    # 1/sqrt(HEAD) is a power of two, so scaling the rotation scales the scores exactly.
-    scale = HEAD**-0.5
-    return Rotation(
-        (
-            graph.constant("rope.query.cos", cosine * scale),
-            graph.constant("rope.query.sin", sine * scale),
-        ),
-        (graph.constant("rope.key.cos", cosine), graph.constant("rope.key.sin", sine)),
-    )
+    return graph.constant("rope.cos", np.cos(angles)), graph.constant("rope.sin", np.sin(angles))
 
 
 def _block(s: Scope, x: Node, rotation: Rotation) -> Node:
@@ -115,11 +101,9 @@ def _attention(s: Scope, x: Node, rotation: Rotation) -> Node:
         projected = linear(s / name, x, WIDTH, bias=bias, std=0.02)
         return ops.permute(ops.reshape(projected, (tokens, HEADS, HEAD)), (1, 0, 2))
 
-    query = ops.rope(heads("q_proj", bias=True), *rotation.query)
-    key = ops.rope(heads("k_proj", bias=False), *rotation.key)
-    value = heads("v_proj", bias=True)
-    weights = ops.softmax(ops.matmul(query, key, transpose_b=True))
-    mixed = ops.permute(ops.matmul(weights, value), (1, 0, 2))
+    query = ops.rope(heads("q_proj", bias=True), *rotation)
+    key = ops.rope(heads("k_proj", bias=False), *rotation)
+    mixed = ops.permute(ops.attention(query, key, heads("v_proj", bias=True)), (1, 0, 2))
     return linear(s / "o_proj", ops.reshape(mixed, (tokens, WIDTH)), WIDTH, std=0.02)
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod, sqrt
 
 import numpy as np
 
 from engine import ops
 from engine.graph import Graph, Initializer, Node
+from models import layouts
+from models.layouts import Layout
 
 
 def constant(value: float) -> Initializer:
@@ -28,19 +30,27 @@ def normal(std: float) -> Initializer:
 
 @dataclass(frozen=True)
 class Scope:
-    """Where parameters are declared: a graph, a name prefix and whether they are trained."""
+    """Where parameters are declared: a graph, a name prefix and whether they are trained.
+
+    All sub-scopes note the layout of what they declare in the same `layouts`, by full name.
+    """
 
     graph: Graph
     prefix: str = ""
     trainable: bool = True
+    layouts: dict[str, Layout] = field(default_factory=dict)
 
     def __truediv__(self, name: str) -> Scope:
         """A sub-scope: names below it are "prefix.name.*"."""
         return replace(self, prefix=self._join(name))
 
-    def parameter(self, name: str, shape: Sequence[int], init: Initializer) -> Node:
-        """Declare a parameter of this scope."""
-        return self.graph.parameter(self._join(name), shape, init, trainable=self.trainable)
+    def parameter(
+        self, name: str, shape: Sequence[int], init: Initializer, layout: Layout | None = None
+    ) -> Node:
+        """Declare a parameter of this scope; `layout`: how it is published, if not as stored."""
+        full = self._join(name)
+        self.layouts[full] = layout or layouts.unchanged(*shape)
+        return self.graph.parameter(full, shape, init, trainable=self.trainable)
 
     def _join(self, name: str) -> str:
         return f"{self.prefix}.{name}" if self.prefix else name
@@ -49,7 +59,8 @@ class Scope:
 def linear(s: Scope, x: Node, width: int, *, bias: bool = True, std: float | None = None) -> Node:
     """X [..., in] -> [..., width]; weight [width, in] as PyTorch stores it."""
     fan_in = x.shape[-1]
-    weight = s.parameter("weight", (width, fan_in), normal(std or sqrt(1.0 / fan_in)))
+    init = normal(std or sqrt(1.0 / fan_in))
+    weight = s.parameter("weight", (width, fan_in), init, layouts.dense(fan_in, width))
     return ops.linear(x, weight, s.parameter("bias", (width,), constant(0.0)) if bias else None)
 
 

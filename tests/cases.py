@@ -7,29 +7,53 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine import ops
-from engine.graph import Graph, Node
+from engine.graph import EXTRA, Graph, Node
 from engine.op import Op, Sample, definitions
 
-FIXED_OPERANDS = {"rope": (1, 2)}
-"""Operands that are constants by definition of the op: no gradient flows to them."""
+FIXED_OPERANDS = {"rope": (1, 2), "cross_entropy": (2,)}
+"""Operands that are constants by definition of the op, beside integers: no gradient flows there."""
+
+CUTS = ("argmax", "argmin", "cast", "greater", "stop_gradient")
+"""Ops through which no gradient flows at all."""
 
 Feeds = dict[str, np.ndarray]
 
 
 def values_of_ops() -> list[str]:
-    """Ops that produce a value, by name."""
-    return [name for name, op in definitions().items() if not op.effect]
+    """Ops that compute a value of their own, by name."""
+    return [name for name, op in definitions().items() if not op.effect and name != EXTRA]
 
 
 def differentiable_ops() -> list[str]:
-    """Ops that define a gradient rule."""
-    return [name for name, op in definitions().items() if type(op).gradient is not Op.gradient]
+    """Ops whose gradient rule leads somewhere."""
+    found = definitions().items()
+    return [name for name, op in found if type(op).gradient is not Op.gradient and name not in CUTS]
 
 
 def draw(sample: Sample, rng: np.random.Generator) -> list[np.ndarray]:
-    """f32 operands for a sample, away from 0, where relu and abs have no derivative."""
-    drawn = (rng.uniform(sample.low, sample.high, shape) for shape in sample.shapes)
-    return [np.where(np.abs(v) < 0.02, 0.05, v).astype(np.float32) for v in drawn]
+    """Operands for a sample: u32 where it says so, else f32 away from 0, where relu and abs have
+    no derivative.
+    """
+    drawn = []
+    for k, shape in enumerate(sample.shapes):
+        if k in sample.integers:
+            drawn.append(rng.integers(sample.integers[k], size=shape, dtype=np.uint32))
+            continue
+        value = rng.uniform(sample.low, sample.high, shape)
+        drawn.append(np.where(np.abs(value) < 0.02, 0.05, value).astype(np.float32))
+    return drawn
+
+
+def operands(
+    graph: Graph, label: str, sample: Sample, feeds: Feeds, rng: np.random.Generator
+) -> list[Node]:
+    """Inputs drawn for a sample; their values go to `feeds`."""
+    nodes = []
+    for k, value in enumerate(draw(sample, rng)):
+        dtype = "u32" if k in sample.integers else "f32"
+        nodes.append(graph.input(f"{label}.x{k}", value.shape, dtype))
+        feeds[nodes[-1].name] = value
+    return nodes
 
 
 def signed(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -53,7 +77,7 @@ def place(
     """
     sources, entered = [], []
     for k, value in enumerate(draw(sample, rng)):
-        if k in FIXED_OPERANDS.get(op, ()):
+        if k in FIXED_OPERANDS.get(op, ()) or k in sample.integers:
             entered.append(graph.constant(f"{label}.fixed{k}", value))
             continue
         source = graph.input(f"{label}.x{k}", value.shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import hypothesis
@@ -14,6 +15,15 @@ if TYPE_CHECKING:
 # Examples are a function of the test, like the numbers of `rng`; time is never asserted.
 hypothesis.settings.register_profile("reproducible", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("reproducible")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_user_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A user's tuned kernels and compiled plans must not decide what is tested, nor be changed."""
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
+            patch.setenv(variable, str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="session")

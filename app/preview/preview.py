@@ -34,6 +34,7 @@ from app.telemetry.rows import ChunkRow, FrameRow
 from app.telemetry.statistics import Statistics
 from app.telemetry.summary import Summary, percentiles
 from app.tenancy.jobs import InferJob, TrainJob
+from app.tenancy.nan_watch import NanWatch
 from app.tenancy.policy import make_policy
 from app.tenancy.tenant import Tenant
 from app.xr.simulated import SimulatedDriver
@@ -117,7 +118,8 @@ class Preview:
 
     def _open_tenant(self, owned: ExitStack) -> None:
         config = self.config
-        self.train = TrainJob(self.network, self._image)
+        self.watch = NanWatch(self.network) if config.debug_nan else None
+        self.train = TrainJob(self.network, self._image, self.watch)
         self.infer = InferJob(self.network, self._image)
         owned.callback(self.infer.close)
         self.tenant = Tenant(
@@ -226,7 +228,9 @@ class Preview:
             self.dashboard.say(self.records.toggle())
         if self.train.diverged and not self._diverged_said:
             self._diverged_said = True
-            log.warning("the loss is not finite: training stopped at step %d", self.network.step)
+            cause = f": {self.watch.find()}" if self.watch is not None else ""
+            step = self.network.step
+            log.warning("the loss is not finite: training stopped at step %d%s", step, cause)
             self.dashboard.say("the loss is not finite: training stopped")
 
     def _after_submit(self) -> None:

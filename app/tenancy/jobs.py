@@ -17,6 +17,7 @@ import wgpu
 from app.camera.source import Frame
 from app.components import ComponentFinder
 from app.network import Network, psnr_db, to_unit
+from app.tenancy.nan_watch import NanWatch
 from app.tenancy.replay import Replay
 from engine.chunks import cut, estimated_costs
 from engine.gpu import Readback
@@ -85,9 +86,11 @@ class TrainJob(_PlanJob):
 
     name = "train"
 
-    def __init__(self, network: Network, camera: FrameSource) -> None:
+    def __init__(
+        self, network: Network, camera: FrameSource, watch: NanWatch | None = None
+    ) -> None:
         super().__init__(network.train, camera)
-        self.network = network
+        self.network, self.watch = network, watch
         self._replay = Replay(seed=network.config.seed)
         self.losses: list[float] = []
         """First and latest loss that were read back."""
@@ -108,8 +111,11 @@ class TrainJob(_PlanJob):
         return psnr_db(self.losses[-1]) if self.losses and not self.diverged else None
 
     def due(self, now_ns: int) -> bool:
-        """Learning is always worth while, unless it has failed."""
-        return not self.diverged
+        """Learning is always worth while, unless it has failed.
+
+        When watched, the loss of the step before must be known: a failed step stays the last.
+        """
+        return not self.diverged and (self.watch is None or self._readback.idle)
 
     def begin(self) -> None:
         """Feed image and learning rate."""
@@ -117,6 +123,8 @@ class TrainJob(_PlanJob):
 
     def encode(self, encoder: wgpu.GPUCommandEncoder, index: int) -> None:
         """See Job."""
+        if index == 0 and self.watch is not None:
+            self.watch.record(encoder)
         self.session.encode(encoder, *self.chunks[index])
         if self.is_last(index):
             self.network.publish(encoder)

@@ -31,6 +31,16 @@ class Window:
         y, x = ((extent + 2 * p - k) // s + 1 for extent, k, s, p in spans)
         return y, x
 
+    @property
+    def positions(self) -> int:
+        """Window positions of all images."""
+        return self.images * prod(self.out)
+
+    @property
+    def taps(self) -> int:
+        """Elements that one window covers: (ky, kx, channel)."""
+        return prod(self.kernel) * self.channels
+
 
 def strided_copy(label: str, shape: Sequence[int], strides: Sequence[int], offset: int) -> Kernel:
     """Y (dense, of `shape`) = x[offset + sum of coordinate * stride]; strides 0 repeat."""
@@ -52,22 +62,36 @@ def strided_copy(label: str, shape: Sequence[int], strides: Sequence[int], offse
     return Kernel(label, source, linear_grid(count, 64))
 
 
-def concat(outer: int, first: int, second: int) -> Kernel:
-    """y[outer, first + second] from a[outer, first] and b[outer, second]."""
-    wide = first % 4 == 0 and second % 4 == 0
+def concat(outer: int, lengths: Sequence[int]) -> Kernel:
+    """y[outer, sum of lengths] from one operand [outer, length] per length."""
+    wide = all(length % 4 == 0 for length in lengths)
     scale, kind = (4, "vec4<f32>") if wide else (1, "f32")
-    m, n = first // scale, second // scale
-    count = outer * (m + n)
+    total = sum(lengths) // scale
+    cases, start = [], 0
+    for k, length in enumerate(lengths):
+        n = length // scale
+        value = f"y[i] = x{k}[row * {n}u + column - {start}u];"
+        start += n
+        last = k == len(lengths) - 1
+        cases.append(f"{{ {value} }}" if last else f"if (column < {start}u) {{ {value} }}")
     body = f"""
-    let row = i / {m + n}u;
-    let column = i % {m + n}u;
-    if (column < {m}u) {{
-        y[i] = a[row * {m}u + column];
-    }} else {{
-        y[i] = b[row * {n}u + column - {m}u];
-    }}"""
-    source = bindings([("a", kind), ("b", kind)], [("y", kind)]) + linear_main(count, 64, body)
+    let row = i / {total}u;
+    let column = i % {total}u;
+    {" else ".join(cases)}"""
+    count = outer * total
+    reads = [(f"x{k}", kind) for k in range(len(lengths))]
+    source = bindings(reads, [("y", kind)]) + linear_main(count, 64, body)
     return Kernel("concat", source, linear_grid(count, 64))
+
+
+def convert(count: int, source: str, target: str) -> Kernel:
+    """y[count] of type `target` from x of type `source` (f32 or u32), rounded towards zero."""
+    body = f"    y[i] = {target}(x[i]);"
+    if target == "u32":
+        # The largest f32 below 2^32; conversion of anything beyond is not defined alike.
+        body = "    y[i] = u32(clamp(x[i], 0.0, 4294967040.0));"
+    text = bindings([("x", source)], [("y", target)]) + linear_main(count, 64, body)
+    return Kernel("cast", text, linear_grid(count, 64))
 
 
 def pad_axis(outer: int, length: int, inner: int, before: int, after: int) -> Kernel:

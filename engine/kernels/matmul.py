@@ -1,4 +1,4 @@
-"""Generator for f32 matrix products with transposed operands, bias and activation.
+"""Generator for f32 matrix products with transposed operands and an epilogue.
 
 Everything static is unrolled: accumulators are named scalars of vec4<f32>, never an indexed
 array, since a dynamically indexed accumulator costs an order of magnitude. Bounds checks are
@@ -11,131 +11,25 @@ each operand once per tile row or column.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import ceil
 
+from engine.kernels.epilogue import PLAIN, Epilogue
+from engine.kernels.gemv import gemv
+from engine.kernels.operands import is_wide
+from engine.kernels.product import DENSE, LANES, Access, MatmulShape, Product
 from engine.kernels.wgsl import Kernel, bindings, linear_grid, linear_main, with_erf
 from engine.specialize import MatmulChoice
 
-LANES = "xyzw"
 
-
-@dataclass(frozen=True)
-class MatmulShape:
-    """`batch` products y = op(a) op(b) of result shape [m, n] over k."""
-
-    batch: int
-    m: int
-    n: int
-    k: int
-    transpose_a: bool = False
-    transpose_b: bool = False
-    bias: bool = False
-
-
-def matmul(shape: MatmulShape, choice: MatmulChoice, activation: str = "{v}") -> list[Kernel]:
-    """One kernel, or with split-K two: partial products, then their sum with the epilogue.
-
-    `activation` is a WGSL template over a vec4<f32> `{v}`.
-    """
-    build = _direct if choice.variant == "direct" else _tiled
+def matmul(
+    shape: MatmulShape, choice: MatmulChoice, epilogue: Epilogue = PLAIN, access: Access = DENSE
+) -> list[Kernel]:
+    """One kernel, or with split-K two: partial products, then their sum with the epilogue."""
+    build = {"direct": _direct, "tiled": _tiled, "gemv": gemv}[choice.variant]
     if choice.split_k == 1:
-        return [build(shape, choice, activation)]
-    return [build(shape, choice, "{v}"), _sum_splits(shape, choice, activation)]
-
-
-def _wide(extent: int) -> bool:
-    return extent % 4 == 0
-
-
-def _element(extent: int) -> str:
-    return "vec4<f32>" if _wide(extent) else "f32"
-
-
-def _loader(name: str, rows: int, columns: int, row_guard: str, column_guard: str) -> str:
-    """WGSL `load_name(base, r, c)`: columns 4c..4c+3 of row r, at offset `base` of the buffer.
-
-    A guard is "" (cannot be out of bounds), "clamp" (any value will do) or "zero".
-    """
-    body = []
-    if row_guard == "zero":
-        body.append(f"if (row >= {rows}u) {{ return vec4<f32>(); }}")
-    row = f"min(row, {rows - 1}u)" if row_guard == "clamp" else "row"
-    if _wide(columns):
-        quarter = columns // 4
-        if column_guard == "zero":
-            body.append(f"if (column >= {quarter}u) {{ return vec4<f32>(); }}")
-        column = f"min(column, {quarter - 1}u)" if column_guard == "clamp" else "column"
-        body.append(f"return {name}[base + {row} * {quarter}u + {column}];")
-    else:
-        parts = []
-        for lane in range(4):
-            at = f"(column * 4u + {lane}u)"
-            value = f"{name}[base + {row} * {columns}u + min({at}, {columns - 1}u)]"
-            parts.append(
-                f"select(0.0, {value}, {at} < {columns}u)" if column_guard == "zero" else value
-            )
-        body.append(f"return vec4<f32>({', '.join(parts)});")
-    lines = "\n    ".join(body)
-    return f"fn load_{name}(base: u32, row: u32, column: u32) -> vec4<f32> {{\n    {lines}\n}}\n"
-
-
-def _prelude(shape: MatmulShape, choice: MatmulChoice, activation: str) -> str:
-    """Bindings, loaders and the guarded, epilogue-applying store."""
-    s = shape
-    whole_k = s.k % choice.tile_k == 0
-    m_guard = "" if s.m % choice.tile_m == 0 else "clamp"
-    n_guard = "" if s.n % choice.tile_n == 0 else "clamp"
-    k_zero, k_clamp = ("", "") if whole_k else ("zero", "clamp")
-    a_columns, b_columns = (s.m if s.transpose_a else s.k), (s.k if s.transpose_b else s.n)
-    bias = s.bias and choice.split_k == 1
-    reads = [("a", _element(a_columns)), ("b", _element(b_columns))]
-    if bias:
-        reads.append(("bias", _element(s.n)))
-    text = bindings(reads, [("y", _element(s.n))]) + "\n"
-    if s.transpose_a:
-        text += _loader("a", s.k, s.m, k_zero, m_guard)
-    else:
-        text += _loader("a", s.m, s.k, m_guard, k_zero)
-    if s.transpose_b:
-        text += _loader("b", s.n, s.k, n_guard, k_clamp)
-    else:
-        text += _loader("b", s.k, s.n, k_clamp, n_guard)
-    if bias:
-        text += _loader("bias", 1, s.n, "", n_guard)
-    return text + _store(s, choice, activation, bias)
-
-
-def _store(s: MatmulShape, choice: MatmulChoice, activation: str, bias: bool) -> str:
-    lines = ["fn store(base: u32, row: u32, column: u32, value: vec4<f32>) {"]
-    if s.m % choice.tile_m:
-        lines.append(f"    if (row >= {s.m}u) {{ return; }}")
-    if s.n % choice.tile_n:
-        lines.append(f"    if (column * 4u >= {s.n}u) {{ return; }}")
-    added = "value + load_bias(0u, 0u, column)" if bias else "value"
-    lines.append(f"    let v = {added};")
-    lines.append(f"    let out = {activation.format(v='v')};")
-    if _wide(s.n):
-        lines.append(f"    y[base + row * {s.n // 4}u + column] = out;")
-    else:
-        for lane in range(4):
-            at = f"column * 4u + {lane}u"
-            lines.append(
-                f"    if ({at} < {s.n}u) {{ y[base + row * {s.n}u + {at}] = out.{LANES[lane]}; }}"
-            )
-    return "\n".join([*lines, "}", ""])
-
-
-def _bases(s: MatmulShape, batch: str) -> list[str]:
-    """Offsets of batch number `batch` in the three buffers, in their element types."""
-    a_size = s.m * s.k // (4 if _wide(s.m if s.transpose_a else s.k) else 1)
-    b_size = s.k * s.n // (4 if _wide(s.k if s.transpose_b else s.n) else 1)
-    y_size = s.m * s.n // (4 if _wide(s.n) else 1)
-    return [
-        f"let a_base = {batch} * {a_size}u;",
-        f"let b_base = {batch} * {b_size}u;",
-        f"let y_base = {batch} * {y_size}u;",
-    ]
+        return [build(Product(shape, choice, epilogue, access))]
+    parts = build(Product(shape, choice, PLAIN, access))
+    return [parts, _sum_splits(shape, choice, epilogue)]
 
 
 def _accumulators(rows: int, columns: int) -> Iterator[str]:
@@ -152,7 +46,8 @@ def _fma(rows: int, columns: int, a: str, b: str) -> Iterator[str]:
             yield f"c{i}_{j} = fma(vec4<f32>({left}), {b.format(j=j)}, c{i}_{j});"
 
 
-def _direct(s: MatmulShape, choice: MatmulChoice, activation: str) -> Kernel:
+def _direct(product: Product) -> Kernel:
+    s, choice = product.shape, product.choice
     rows, columns = choice.thread_m, choice.thread_n
     across, down = ceil(s.n / columns), ceil(s.m / rows)
     threads = s.batch * down * across
@@ -161,9 +56,10 @@ def _direct(s: MatmulShape, choice: MatmulChoice, activation: str) -> Kernel:
         f"let row = (i % {down}u) * {rows}u;",
         f"let column = ((i / {down}u) % {across}u) * {columns // 4}u;",
         f"let batch = i / {down * across}u;",
-        *_bases(s, "batch"),
+        *product.bases("batch", "batch"),
         *_accumulators(rows, columns),
-        f"for (var k = 0u; k < {ceil(s.k / 4)}u; k++) {{",
+        f"let steps = {product.steps(4)};",
+        "for (var k = 0u; k < steps; k++) {",
     ]
     if not s.transpose_a:
         lines += [f"let a{i} = load_a(a_base, row + {i}u, k);" for i in range(rows)]
@@ -193,8 +89,8 @@ def _direct(s: MatmulShape, choice: MatmulChoice, activation: str) -> Kernel:
         for i in range(rows)
         for j in range(columns // 4)
     ]
-    source = _prelude(s, choice, activation) + linear_main(threads, 64, "\n".join(lines))
-    return Kernel(_label(s, choice), with_erf(source), linear_grid(threads, 64), _flops(s))
+    source = product.prelude() + linear_main(threads, 64, "\n".join(lines))
+    return Kernel(product.label, with_erf(source), linear_grid(threads, 64), product.flops)
 
 
 def _stage(shared: str, load: str, along_k: bool, extent: int, choice: MatmulChoice) -> list[str]:
@@ -229,12 +125,11 @@ def _stage(shared: str, load: str, along_k: bool, extent: int, choice: MatmulCho
     return lines
 
 
-def _tiled(s: MatmulShape, choice: MatmulChoice, activation: str) -> Kernel:
-    c = choice
+def _tiled(product: Product) -> Kernel:
+    s, c = product.shape, product.choice
     a_stride, b_stride = (c.tile_m + 4) // 4, (c.tile_n + 4) // 4
     across = c.tile_n // c.thread_n
     rows4, columns4 = c.thread_m // 4, c.thread_n // 4
-    steps = ceil(ceil(s.k / c.tile_k) / c.split_k)
     if s.transpose_a:
         load_a = "load_a(a_base, k0 + {major}, row0 / 4u + {minor})"
     else:
@@ -243,18 +138,19 @@ def _tiled(s: MatmulShape, choice: MatmulChoice, activation: str) -> Kernel:
         load_b = "load_b(b_base, column0 * 4u + {major}, k0 / 4u + {minor})"
     else:
         load_b = "load_b(b_base, k0 + {major}, column0 + {minor})"
-    batch = "group.z" if c.split_k == 1 else "0u"
     lines = [
         f"let row0 = group.y * {c.tile_m}u;",
         f"let column0 = group.x * {c.tile_n // 4}u;",
         f"let tx = t % {across}u; let ty = t / {across}u;",
-        *_bases(s, batch),
+        *product.bases("group.z" if c.split_k == 1 else "0u", "group.z"),
         *_accumulators(c.thread_m, c.thread_n),
     ]
     if c.split_k == 1:
-        lines.append(f"for (var step = 0u; step < {steps}u; step++) {{")
+        lines.append(f"let steps = {product.steps(c.tile_k)};")
+        lines.append("for (var step = 0u; step < steps; step++) {")
     else:
         last = ceil(s.k / c.tile_k)
+        steps = ceil(last / c.split_k)
         lines.append(f"let first = group.z * {steps}u; let last = min(first + {steps}u, {last}u);")
         lines.append("for (var step = first; step < last; step++) {")
     lines.append(f"let k0 = step * {c.tile_k}u;")
@@ -270,15 +166,14 @@ def _tiled(s: MatmulShape, choice: MatmulChoice, activation: str) -> Kernel:
         lines += _fma(c.thread_m, c.thread_n, "a{q}.{lane}", "b{j}")
         lines.append("}")
     lines.append("workgroupBarrier();\n}")
-    out = "y_base" if c.split_k == 1 else f"group.z * {s.m * s.n // (4 if _wide(s.n) else 1)}u"
     for i in range(c.thread_m):
         row = f"row0 + {(i // 4) * (c.tile_m // rows4) + i % 4}u + ty * 4u"
         for j in range(columns4):
             column = f"column0 + {j * (c.tile_n // 4 // columns4)}u + tx"
-            lines.append(f"store({out}, {row}, {column}, c{i}_{j});")
+            lines.append(f"store(y_base, {row}, {column}, c{i}_{j});")
     body = "\n".join(lines)
     source = (
-        _prelude(s, c, activation)
+        product.prelude()
         + f"var<workgroup> sa: array<vec4<f32>, {c.tile_k * a_stride}>;\n"
         + f"var<workgroup> sb: array<vec4<f32>, {c.tile_k * b_stride}>;\n"
         + f"""@compute @workgroup_size({c.workgroup})
@@ -288,29 +183,15 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 """
     )
     grid = (ceil(s.n / c.tile_n), ceil(s.m / c.tile_m), s.batch if c.split_k == 1 else c.split_k)
-    return Kernel(_label(s, c), with_erf(source), grid, _flops(s))
+    return Kernel(product.label, with_erf(source), grid, product.flops)
 
 
-def _sum_splits(s: MatmulShape, choice: MatmulChoice, activation: str) -> Kernel:
-    wide = _wide(s.n)
+def _sum_splits(s: MatmulShape, choice: MatmulChoice, epilogue: Epilogue) -> Kernel:
+    wide = is_wide(s.n)
     kind, count = ("vec4<f32>", s.m * s.n // 4) if wide else ("f32", s.m * s.n)
-    columns = s.n // 4 if wide else s.n
-    reads = [("parts", kind)] + ([("bias", kind)] if s.bias else [])
+    reads = [("parts", kind), *epilogue.reads(s.n)]
     total = " + ".join(f"parts[i + {z * count}u]" for z in range(choice.split_k))
-    if s.bias:
-        total += f" + bias[i % {columns}u]"
-    value = activation.format(v="v") if wide else f"({activation.format(v='vec4<f32>(v)')}).x"
-    body = f"    let v = {total};\n    y[i] = {value};"
-    source = bindings(reads, [("y", kind)]) + linear_main(count, 64, body)
+    lines = [f"let value = {total};", *epilogue.at_index(s.n), "y[i] = out;"]
+    source = bindings(reads, [("y", kind)]) + linear_main(count, 64, "\n".join(lines))
     flops = s.m * s.n * choice.split_k
     return Kernel("matmul_sum_splits", with_erf(source), linear_grid(count, 64), flops)
-
-
-def _label(s: MatmulShape, choice: MatmulChoice) -> str:
-    layout = ("t" if s.transpose_a else "n") + ("t" if s.transpose_b else "n")
-    split = f"_split{choice.split_k}" if choice.split_k > 1 else ""
-    return f"matmul_{layout}_{s.batch}x{s.m}x{s.n}x{s.k}{split}"
-
-
-def _flops(s: MatmulShape) -> int:
-    return 2 * s.batch * s.m * s.n * s.k

@@ -1,90 +1,66 @@
-"""Generators for row-wise kernels: sums, softmax, normalisation and their gradients.
+"""Generators for reductions over the middle axis of x[outer, length, inner].
 
-A row kernel gives `lanes` invocations to one row: they stride over it, and a tree in shared memory
-combines their partial results in a fixed order, so results are reproducible bit for bit. With one
-lane, for CPU devices, an invocation walks its row alone and no barrier is needed.
-Roofline: bandwidth; each pass over the row reads it once.
+Long axes take two launches: slices of the axis are reduced first, so that many invocations share
+the work, and then the slices. The order is fixed, so results are reproducible bit for bit.
+Roofline: bandwidth, x is read once.
 """
 
 from __future__ import annotations
 
-from math import ceil, log2
+from math import log2
 
-from engine.kernels.wgsl import MAX_GRID, Kernel, bindings, f32, linear_grid, linear_main
-
-
-def row_kernel(label: str, head: str, rows: int, lanes: int, body: str, flops: int) -> Kernel:
-    """Kernel whose body sees `row` and lane `t`, and may call total(v, t) and largest(v, t)."""
-    if lanes == 1:
-        alone = "fn total(v: f32, t: u32) -> f32 { return v; }\n"
-        alone += "fn largest(v: f32, t: u32) -> f32 { return v; }\n"
-        source = head + alone + linear_main(rows, 64, "    let row = i;\n    let t = 0u;\n" + body)
-        return Kernel(label, source, linear_grid(rows, 64), flops)
-    folds = ceil(rows / MAX_GRID)
-    columns = ceil(rows / folds)
-    source = f"""{head}
-var<workgroup> partial: array<f32, {lanes}>;
-{_tree("total", lanes, "partial[t] + partial[t + half]")}
-{_tree("largest", lanes, "max(partial[t], partial[t + half])")}
-@compute @workgroup_size({lanes})
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {{
-    let row = group.x + group.y * {columns}u;
-    if (row >= {rows}u) {{ return; }}
-{body}
-}}
-"""
-    return Kernel(label, source, (columns, folds, 1), flops)
-
-
-def _tree(name: str, lanes: int, combine: str) -> str:
-    return f"""
-fn {name}(value: f32, t: u32) -> f32 {{
-    workgroupBarrier();
-    partial[t] = value;
-    for (var half = {lanes // 2}u; half > 0u; half /= 2u) {{
-        workgroupBarrier();
-        if (t < half) {{ partial[t] = {combine}; }}
-    }}
-    workgroupBarrier();
-    return partial[0];
-}}"""
-
-
-def sum_axis(outer: int, length: int, inner: int, scale: float = 1.0) -> list[Kernel]:
-    """y[outer, inner] = scale * sum over the middle axis of x[outer, length, inner].
-
-    Long axes take two launches: slices of the axis are summed first, so that many invocations
-    share the work, and then the slices.
-    """
-    slices = sum_slices(length)
-    if slices == 1:
-        return [_sum_slices(outer, length, inner, 1, scale)]
-    return [
-        _sum_slices(outer, length, inner, slices, 1.0),
-        _sum_slices(outer, slices, inner, 1, scale),
-    ]
-
-
-def sum_slices(length: int) -> int:
-    """How many partial sums an axis is cut into (1: a single launch): about the square root."""
-    return 1 if length < 128 else 2 ** round(log2(length) / 2)
-
+from engine.kernels.rows import LOWEST
+from engine.kernels.wgsl import Kernel, bindings, f32, linear_grid, linear_main
 
 UNROLL = 8
 
+COMBINE = {"sum": "{a} + {b}", "max": "max({a}, {b})", "min": "min({a}, {b})"}
+START = {"sum": "0.0", "max": LOWEST, "min": f"-({LOWEST})"}
 
-def _sum_slices(outer: int, length: int, inner: int, slices: int, scale: float) -> Kernel:
-    """y[outer, slices, inner]: slice s sums elements s, s + slices, ... of the axis.
 
-    Several independent partial sums hide the latency of the loads.
+def sum_slices(length: int) -> int:
+    """How many partial results an axis is cut into (1: a single launch): about the square root."""
+    return 1 if length < 128 else 2 ** round(log2(length) / 2)
+
+
+def sum_axis(outer: int, length: int, inner: int, scale: float = 1.0) -> list[Kernel]:
+    """y[outer, inner] = scale * sum over the middle axis; one kernel or two."""
+    return reduce_axis("sum", outer, length, inner, scale)
+
+
+def reduce_axis(kind: str, outer: int, length: int, inner: int, scale: float = 1.0) -> list[Kernel]:
+    """y[outer, inner] = scale * sum, max or min over the middle axis; one kernel or two."""
+    slices = sum_slices(length)
+    if slices == 1:
+        return [_reduce_slices(kind, outer, length, inner, 1, scale)]
+    return [
+        _reduce_slices(kind, outer, length, inner, slices, 1.0),
+        _reduce_slices(kind, outer, slices, inner, 1, scale),
+    ]
+
+
+def _reduce_slices(
+    kind: str, outer: int, length: int, inner: int, slices: int, scale: float
+) -> Kernel:
+    """y[outer, slices, inner]: slice s reduces elements s, s + slices, ... of the axis.
+
+    Several independent partial results hide the latency of the loads.
     """
     threads = outer * slices * inner
-    steps = length // slices
-    whole = steps // UNROLL * UNROLL
+    whole = length // slices // UNROLL * UNROLL
     stride = slices * inner
-    parts = "\n".join(f"        sum{u} += x[at + {u * stride}u];" for u in range(UNROLL))
-    declared = "\n".join(f"    var sum{u} = 0.0;" for u in range(UNROLL))
-    total = " + ".join(f"sum{u}" for u in range(UNROLL))
+
+    def combined(a: str, b: str) -> str:
+        return COMBINE[kind].format(a=a, b=b)
+
+    parts = "\n".join(
+        f"        part{u} = {combined(f'part{u}', f'x[at + {u * stride}u]')};"
+        for u in range(UNROLL)
+    )
+    declared = "\n".join(f"    var part{u} = {START[kind]};" for u in range(UNROLL))
+    result = "part0"
+    for u in range(1, UNROLL):
+        result = combined(result, f"part{u}")
     body = f"""
     let column = i % {inner}u;
     let slice = (i / {inner}u) % {slices}u;
@@ -95,97 +71,77 @@ def _sum_slices(outer: int, length: int, inner: int, slices: int, scale: float) 
 {parts}
     }}
     for (var k = slice + {whole * slices}u; k < {length}u; k += {slices}u) {{
-        sum0 += x[base + k * {inner}u];
+        part0 = {combined("part0", f"x[base + k * {inner}u]")};
     }}
-    y[i] = ({total}) * {f32(scale)};"""
+    y[i] = ({result}) * {f32(scale)};"""
     source = bindings([("x", "f32")], [("y", "f32")]) + linear_main(threads, 64, body)
-    return Kernel("sum", source, linear_grid(threads, 64), outer * length * inner)
+    return Kernel(kind, source, linear_grid(threads, 64), outer * length * inner)
 
 
-def softmax(rows: int, columns: int, lanes: int) -> Kernel:
-    """Y = softmax of each row of x[rows, columns], shifted by the row's maximum."""
+def arg_axis(kind: str, outer: int, length: int, inner: int) -> list[Kernel]:
+    """y[outer, inner] (u32) = first index of the max or min on the middle axis; one or two."""
+    slices = sum_slices(length)
+    if slices == 1:
+        return [_arg_slices(kind, outer, length, inner, 1)]
+    return [
+        _arg_slices(kind, outer, length, inner, slices),
+        _arg_candidates(kind, outer, length, inner, slices),
+    ]
+
+
+def _arg_slices(kind: str, outer: int, length: int, inner: int, slices: int) -> Kernel:
+    """y[outer, slices, inner]: where the extreme of elements s, s + slices, ... is first found."""
     body = f"""
-    let base = row * {columns}u;
-    var high = -3.0e38;
-    for (var j = t; j < {columns}u; j += {lanes}u) {{ high = max(high, x[base + j]); }}
-    high = largest(high, t);
-    var sum = 0.0;
-    for (var j = t; j < {columns}u; j += {lanes}u) {{ sum += exp(x[base + j] - high); }}
-    let scale = 1.0 / total(sum, t);
-    for (var j = t; j < {columns}u; j += {lanes}u) {{
-        y[base + j] = exp(x[base + j] - high) * scale;
-    }}"""
-    head = bindings([("x", "f32")], [("y", "f32")])
-    return row_kernel("softmax", head, rows, lanes, body, 5 * rows * columns)
+    let column = i % {inner}u;
+    let slice = (i / {inner}u) % {slices}u;
+    let base = (i / {inner * slices}u) * {length * inner}u + column;
+    var best = slice;
+    var value = x[base + slice * {inner}u];
+    for (var k = slice + {slices}u; k < {length}u; k += {slices}u) {{
+        let v = x[base + k * {inner}u];
+        if (v {_BEATS[kind]} value) {{
+            value = v;
+            best = k;
+        }}
+    }}
+    y[i] = best;"""
+    threads = outer * slices * inner
+    source = bindings([("x", "f32")], [("y", "u32")]) + linear_main(threads, 64, body)
+    return Kernel(f"arg{kind}", source, linear_grid(threads, 64), outer * length * inner)
 
 
-def softmax_grad(rows: int, columns: int, lanes: int) -> Kernel:
-    """Dx = y * (g - sum(g * y)) for y = softmax(x) and upstream g, all [rows, columns]."""
+def _arg_candidates(kind: str, outer: int, length: int, inner: int, slices: int) -> Kernel:
+    """The best of the candidates c[outer, slices, inner]; among equals the lowest index."""
     body = f"""
-    let base = row * {columns}u;
-    var sum = 0.0;
-    for (var j = t; j < {columns}u; j += {lanes}u) {{ sum += y[base + j] * g[base + j]; }}
-    sum = total(sum, t);
-    for (var j = t; j < {columns}u; j += {lanes}u) {{
-        dx[base + j] = y[base + j] * (g[base + j] - sum);
-    }}"""
-    head = bindings([("y", "f32"), ("g", "f32")], [("dx", "f32")])
-    return row_kernel("softmax_grad", head, rows, lanes, body, 4 * rows * columns)
-
-
-STATISTICS = """
-    let base = row * {n}u;
-    var sum = 0.0;
-    for (var j = t; j < {n}u; j += {lanes}u) {{ sum += x[base + j]; }}
-    let mean = total(sum, t) * {inverse};
-    var squares = 0.0;
-    for (var j = t; j < {n}u; j += {lanes}u) {{
-        let d = x[base + j] - mean;
-        squares += d * d;
+    let column = i % {inner}u;
+    let base = (i / {inner}u) * {length * inner}u + column;
+    let first = (i / {inner}u) * {slices * inner}u + column;
+    var best = c[first];
+    var value = x[base + best * {inner}u];
+    for (var s = 1u; s < {slices}u; s++) {{
+        let k = c[first + s * {inner}u];
+        let v = x[base + k * {inner}u];
+        if (v {_BEATS[kind]} value || (v == value && k < best)) {{
+            value = v;
+            best = k;
+        }}
     }}
-    let inv = inverseSqrt(total(squares, t) * {inverse} + {eps});
-"""
+    y[i] = best;"""
+    threads = outer * inner
+    source = bindings([("x", "f32"), ("c", "u32")], [("y", "u32")])
+    source += linear_main(threads, 64, body)
+    return Kernel(f"arg{kind}", source, linear_grid(threads, 64), outer * slices * inner)
 
 
-def _statistics(columns: int, lanes: int, eps: float) -> str:
-    return STATISTICS.format(n=columns, lanes=lanes, inverse=f32(1.0 / columns), eps=f32(eps))
+_BEATS = {"max": ">", "min": "<"}
 
 
-def layer_norm(rows: int, columns: int, lanes: int, eps: float, affine: bool) -> Kernel:
-    """Y = (x - mean) / sqrt(var + eps), then * w + b if `affine`; x[rows, columns]."""
-    value = "(x[base + j] - mean) * inv"
-    body = (
-        _statistics(columns, lanes, eps)
-        + f"""
-    for (var j = t; j < {columns}u; j += {lanes}u) {{
-        y[base + j] = {value + " * w[j] + b[j]" if affine else value};
-    }}"""
-    )
-    reads = [("x", "f32")] + ([("w", "f32"), ("b", "f32")] if affine else [])
-    head = bindings(reads, [("y", "f32")])
-    return row_kernel("layer_norm", head, rows, lanes, body, 8 * rows * columns)
-
-
-def layer_norm_grad(rows: int, columns: int, lanes: int, eps: float) -> Kernel:
-    """Dx of a normalisation without affine part, from x and upstream g, all [rows, columns].
-
-    dx = inv * (g - mean(g) - xhat * mean(g * xhat)).
-    """
-    inverse = f32(1.0 / columns)
-    body = (
-        _statistics(columns, lanes, eps)
-        + f"""
-    var g_sum = 0.0;
-    var gx_sum = 0.0;
-    for (var j = t; j < {columns}u; j += {lanes}u) {{
-        g_sum += g[base + j];
-        gx_sum += g[base + j] * (x[base + j] - mean) * inv;
-    }}
-    let g_mean = total(g_sum, t) * {inverse};
-    let gx_mean = total(gx_sum, t) * {inverse};
-    for (var j = t; j < {columns}u; j += {lanes}u) {{
-        dx[base + j] = inv * (g[base + j] - g_mean - (x[base + j] - mean) * inv * gx_mean);
-    }}"""
-    )
-    head = bindings([("x", "f32"), ("g", "f32")], [("dx", "f32")])
-    return row_kernel("layer_norm_grad", head, rows, lanes, body, 16 * rows * columns)
+def put_at(outer: int, length: int, inner: int) -> Kernel:
+    """y[outer, length, inner] = g[outer, inner] where the index is at[outer, inner], else 0."""
+    count = outer * length * inner
+    body = f"""
+    let k = (i / {inner}u) % {length}u;
+    let column = (i / {length * inner}u) * {inner}u + i % {inner}u;
+    y[i] = select(0.0, g[column], at[column] == k);"""
+    source = bindings([("at", "u32"), ("g", "f32")], [("y", "f32")]) + linear_main(count, 64, body)
+    return Kernel("put_at", source, linear_grid(count, 64))

@@ -1,8 +1,9 @@
-"""Matrix products, plain or batched, with transposed operands and a fused epilogue."""
+"""Matrix products, plain or batched, with transposed operands and an epilogue."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -10,9 +11,8 @@ from engine.graph import Node, TensorType
 from engine.kernels.matmul import MatmulShape
 from engine.kernels.matmul import matmul as matmul_kernels
 from engine.lower import Lowering
-from engine.op import Array, Attrs, Op, Sample, definition, register, require
-from engine.ops.pointwise import Unary, unary
-from engine.ops.reduce import reduce_sum
+from engine.op import Array, Attrs, Op, Sample, register, require
+from engine.ops.epilogue import apply_epilogue, check_epilogue, epilogue_of, through_epilogue
 from engine.ops.shape import reshape
 from engine.specialize import choose_matmul
 
@@ -28,7 +28,6 @@ def _dimensions(inputs: Sequence[TensorType], attrs: Attrs) -> MatmulShape:
         k=inner,
         transpose_a=attrs["transpose_a"],
         transpose_b=attrs["transpose_b"],
-        bias=len(inputs) == 3,
     )
 
 
@@ -38,16 +37,16 @@ def _swap(x: Array, transposed: bool) -> Array:
 
 @register
 class Matmul(Op):
-    """y = activation(op(a) op(b) + bias).
+    """y = op(a) op(b), then the epilogue (engine.ops.epilogue).
 
-    a [m, k] or [batch, m, k] and b [k, n] or [batch, k, n] (transposed where the attributes say
-    so), bias [n]. Bias and activation are set by rewriting only.
+    a [m, k] or [batch, m, k] and b [k, n] or [batch, k, n], transposed where the attributes say
+    so.
     """
 
     name = "matmul"
 
     def infer(self, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-        require(len(inputs) in (2, 3), self.name, "takes a, b and perhaps a bias", *inputs)
+        require(len(inputs) >= 2, self.name, "takes a and b", *inputs)
         require(all(t.dtype == "f32" for t in inputs), self.name, "operands must be f32", *inputs)
         a, b = inputs[0].shape, inputs[1].shape
         alike = len(a) == len(b) and len(a) in (2, 3) and a[:-2] == b[:-2]
@@ -55,22 +54,15 @@ class Matmul(Op):
         s = _dimensions(inputs, attrs)
         inner_b = b[-1] if s.transpose_b else b[-2]
         require(s.k == inner_b, self.name, f"inner extents {s.k} and {inner_b} differ", *inputs)
-        if s.bias:
-            require(inputs[2].shape == (s.n,), self.name, f"bias must be [{s.n}]", *inputs)
-        return TensorType((*a[:-2], s.m, s.n))
+        return check_epilogue(self.name, TensorType((*a[:-2], s.m, s.n)), inputs, attrs)
 
     def reference(self, inputs: Sequence[Array], attrs: Attrs) -> Array:
         y = _swap(inputs[0], attrs["transpose_a"]) @ _swap(inputs[1], attrs["transpose_b"])
-        if len(inputs) == 3:
-            y = y + inputs[2]
-        if attrs["activation"]:
-            y = definition(attrs["activation"]).reference([y], {})
-        return y
+        return apply_epilogue(y, inputs, attrs)
 
     def gradient(self, node: Node, upstream: Node) -> Sequence[Node | None]:
         a, b = node.inputs[:2]
-        if node.attrs["activation"] or len(node.inputs) == 3:
-            return self._gradient_of_epilogue(node, upstream)
+        upstream, others = through_epilogue(node, upstream)
         ta, tb = node.attrs["transpose_a"], node.attrs["transpose_b"]
         if ta:
             grad_a = matmul(b, upstream, transpose_a=tb, transpose_b=True)
@@ -80,33 +72,18 @@ class Matmul(Op):
             grad_b = matmul(upstream, a, transpose_a=True, transpose_b=ta)
         else:
             grad_b = matmul(a, upstream, transpose_a=not ta)
-        return [grad_a, grad_b]
-
-    def _gradient_of_epilogue(self, node: Node, upstream: Node) -> Sequence[Node | None]:
-        plain = {**node.attrs, "activation": ""}
-        if node.attrs["activation"]:
-            before = node.graph.add(self.name, node.inputs, **plain)
-            after = unary(node.attrs["activation"], before)
-            (through,) = definition(node.attrs["activation"]).gradient(after, upstream)
-            assert through is not None
-            upstream = through
-        product = node.graph.add(self.name, node.inputs[:2], **plain)
-        gradients = list(self.gradient(product, upstream))
-        if len(node.inputs) == 3:
-            gradients.append(reduce_sum(upstream, range(len(node.shape) - 1)))
-        return gradients
+        return [grad_a, grad_b, *others]
 
     def lower(self, node: Node, to: Lowering) -> None:
         shape = _dimensions([value.type for value in node.inputs], node.attrs)
-        choice = choose_matmul(shape.batch, shape.m, shape.n, shape.k, to.facts)
-        kernels = matmul_kernels(shape, choice, _activation(node.attrs["activation"]))
-        bias = list(node.inputs[2:])
+        choice = choose_matmul(*shape.extents, to.facts, shape.layout)
+        kernels = matmul_kernels(shape, choice, epilogue_of(node))
         if len(kernels) == 1:
             to.dispatch(kernels[0], node.inputs, node)
             return
         parts = to.scratch((choice.split_k, shape.m, shape.n))
         to.dispatch(kernels[0], node.inputs[:2], parts)
-        to.dispatch(kernels[1], [parts, *bias], node)
+        to.dispatch(kernels[1], [parts, *node.inputs[2:]], node)
 
     def samples(self) -> Iterator[Sample]:
         sizes = ((1, 1, 1), (1, 8, 5), (5, 3, 7), (8, 4, 12), (13, 20, 37), (67, 36, 33))
@@ -117,16 +94,19 @@ class Matmul(Op):
                 yield _sample(3, 5, 6, 7, ta, tb)
         yield _sample(0, 70, 65, 64, False, False)
         yield _sample(0, 9, 40, 1100, True, False)
-        yield _sample(0, 19, 7, 11, False, False, bias=True)
-        yield _sample(0, 40, 24, 640, False, True, bias=True, activation="gelu")
+        bias: Steps = (("add", {}, (0, 1)),)
+        yield _sample(0, 19, 7, 11, False, False, ((7,),), bias)
+        gated: Steps = (("add", {}, (0, 1)), ("gelu", {}, (4,)), ("mul", {}, (5, 3)))
+        residual: Steps = (*gated, ("add", {}, (2, 6)))
+        for n in (7, 8):
+            yield _sample(0, 9, n, 11, False, True, ((n,), (9, n), (1,)), residual)
+            yield _sample(3, 5, n, 6, True, False, ((1, n), (3, 5, n), (1,)), residual)
+        # Deep enough for split-K, with its epilogue in the second launch.
+        for n in (23, 24):
+            yield _sample(0, 40, n, 640, False, True, ((n,), (40, n), (1,)), residual)
 
 
-def _activation(name: str) -> str:
-    if not name:
-        return "{v}"
-    op = definition(name)
-    assert isinstance(op, Unary)
-    return op.wgsl({}, "vec4<f32>", "{v}")
+Steps = tuple[tuple[str, dict[str, Any], tuple[int, ...]], ...]
 
 
 def _sample(
@@ -136,21 +116,19 @@ def _sample(
     k: int,
     ta: bool,
     tb: bool,
-    *,
-    bias: bool = False,
-    activation: str = "",
+    operands: tuple[tuple[int, ...], ...] = (),
+    epilogue: Steps = (),
 ) -> Sample:
     lead = (batch,) if batch else ()
     a = (*lead, k, m) if ta else (*lead, m, k)
     b = (*lead, n, k) if tb else (*lead, k, n)
-    shapes = (a, b, (n,)) if bias else (a, b)
-    attrs = {"transpose_a": ta, "transpose_b": tb, "activation": activation}
-    return Sample(shapes, attrs)
+    attrs = {"transpose_a": ta, "transpose_b": tb, "epilogue": epilogue}
+    return Sample((a, b, *operands), attrs)
 
 
 def matmul(a: Node, b: Node, *, transpose_a: bool = False, transpose_b: bool = False) -> Node:
     """op(a) @ op(b) for two matrices or two equal batches [batch, rows, columns]."""
-    attrs = {"transpose_a": transpose_a, "transpose_b": transpose_b, "activation": ""}
+    attrs = {"transpose_a": transpose_a, "transpose_b": transpose_b, "epilogue": ()}
     return a.graph.add("matmul", [a, b], **attrs)
 
 

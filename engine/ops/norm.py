@@ -1,157 +1,170 @@
-"""Layer normalisation and softmax over the last axis."""
+"""Layer, root-mean-square and group normalisation, each with affine operands.
+
+The forward op has (mean, 1 / standard deviation) of every group as a further result, which is
+written only when a gradient reads it; see `engine.ops.norm_grad`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import ceil, prod
 
 import numpy as np
 
 from engine.graph import Node, TensorType
-from engine.kernels import reduce as kernels
+from engine.kernels import norm as kernels
+from engine.kernels.norm import Cut, Groups
 from engine.lower import Lowering
-from engine.op import Array, Attrs, Op, Sample, register, require
-from engine.ops.pointwise import mul
-from engine.ops.reduce import reduce_sum
-from engine.specialize import row_lanes
-
-ROWS = ((1, 1), (1, 5), (3, 64), (7, 67), (2, 3, 130))
+from engine.op import Array, Attrs, Op, Sample, add_definition, require
+from engine.ops.extra import extra
+from engine.ops.unary import logistic
+from engine.specialize import group_slices, row_lanes
 
 
-def _rows(node: Node, to: Lowering) -> tuple[int, int, int]:
-    """(rows, columns, lanes per row) of a row kernel."""
-    columns = node.shape[-1]
-    return node.type.size // columns, columns, row_lanes(columns, to.facts)
+class Normalization(Op):
+    """y = (x - mean) / sqrt(var + eps) of each group, then * w + b where given, then SiLU."""
 
+    affine: tuple[str, ...] = ("weight", "bias")
+    optional = True
+    """Whether the affine operands may be left out."""
 
-class RowOp(Op):
-    """An op on rows: all of its full-size operands have the shape of the result."""
+    def groups(self, x: TensorType, attrs: Attrs) -> Groups:
+        """The groups of x, without affine operands."""
+        *lead, channels = x.shape
+        return Groups(prod(lead), 1, channels, 1, attrs["eps"])
 
-    operands = 1
+    def check(self, x: TensorType, attrs: Attrs) -> None:
+        """What x itself must satisfy."""
+        require(len(x.shape) >= 1, self.name, "x must have rank 1 or more", x)
 
-    def infer(self, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-        require(len(inputs) == self.operands, self.name, f"takes {self.operands} operands", *inputs)
-        same = len(set(inputs)) == 1 and inputs[0].dtype == "f32" and len(inputs[0].shape) >= 1
-        require(same, self.name, "operands must be f32 of equal shape", *inputs)
-        return inputs[0]
-
-
-@register
-class Softmax(RowOp):
-    """exp(x - max) / sum over the last axis."""
-
-    name = "softmax"
-
-    def reference(self, inputs: Sequence[Array], attrs: Attrs) -> Array:
-        e = np.exp(inputs[0] - inputs[0].max(axis=-1, keepdims=True))
-        return e / e.sum(axis=-1, keepdims=True)
-
-    def gradient(self, node: Node, upstream: Node) -> Sequence[Node | None]:
-        return [node.graph.add("softmax_grad", [node, upstream])]
-
-    def lower(self, node: Node, to: Lowering) -> None:
-        to.dispatch(kernels.softmax(*_rows(node, to)), node.inputs, node)
-
-    def samples(self) -> Iterator[Sample]:
-        for shape in ROWS:
-            yield Sample((shape,), low=-8, high=8)
-
-
-@register
-class SoftmaxGrad(RowOp):
-    """Gradient of softmax from its result y and upstream g: y * (g - sum(y * g))."""
-
-    name = "softmax_grad"
-    operands = 2
-
-    def reference(self, inputs: Sequence[Array], attrs: Attrs) -> Array:
-        y, g = inputs
-        return y * (g - (y * g).sum(axis=-1, keepdims=True))
-
-    def lower(self, node: Node, to: Lowering) -> None:
-        to.dispatch(kernels.softmax_grad(*_rows(node, to)), node.inputs, node)
-
-    def samples(self) -> Iterator[Sample]:
-        for shape in ROWS:
-            yield Sample((shape, shape))
-
-
-def _normalize(x: Array, eps: float) -> Array:
-    centred = x - x.mean(axis=-1, keepdims=True)
-    return centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
-
-
-@register
-class LayerNorm(Op):
-    """(x - mean) / sqrt(var + eps) over the last axis, then * w + b when these are given."""
-
-    name = "layer_norm"
+    def with_affine(self, x: TensorType, attrs: Attrs, given: int) -> Groups:
+        """The groups of x with the first `given` affine operands."""
+        return replace(self.groups(x, attrs), weight=given > 0, bias=given > 1)
 
     def infer(self, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-        require(len(inputs) in (1, 3), self.name, "takes x, or x, weight and bias", *inputs)
-        floats = all(t.dtype == "f32" for t in inputs) and len(inputs[0].shape) >= 1
-        require(floats, self.name, "operands must be f32 of rank 1 or more", *inputs)
-        columns = inputs[0].shape[-1:]
-        fits = all(t.shape == columns for t in inputs[1:])
-        require(fits, self.name, f"weight and bias must be {list(columns)}", *inputs)
+        full = 1 + len(self.affine)
+        takes = f"takes x, {' and '.join(self.affine)}{', or x alone' if self.optional else ''}"
+        good = len(inputs) == full or (self.optional and len(inputs) == 1)
+        require(good, self.name, takes, *inputs)
+        require(all(t.dtype == "f32" for t in inputs), self.name, "operands must be f32", *inputs)
+        self.check(inputs[0], attrs)
+        channels = inputs[0].shape[-1:]
+        fits = all(t.shape == channels for t in inputs[1:])
+        require(fits, self.name, f"{' and '.join(self.affine)} must be {list(channels)}", *inputs)
         require(attrs["eps"] > 0, self.name, "eps must be positive", *inputs)
         return inputs[0]
 
+    def extras(self, inputs: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
+        return (TensorType((self.groups(inputs[0], attrs).rows, 2)),)
+
     def reference(self, inputs: Sequence[Array], attrs: Attrs) -> Array:
-        y = _normalize(inputs[0], attrs["eps"])
-        return y * inputs[1] + inputs[2] if len(inputs) == 3 else y
+        return self.references(inputs, attrs)[0]
+
+    def references(self, inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
+        g = self.groups(TensorType(inputs[0].shape), attrs)
+        x = grouped(inputs[0], g)
+        mean = x.mean(axis=(1, 3), keepdims=True) * g.centred
+        inv = 1 / np.sqrt(((x - mean) ** 2).mean(axis=(1, 3), keepdims=True) + g.eps)
+        y = ((x - mean) * inv).reshape(inputs[0].shape)
+        for value, apply in zip(inputs[1:], (np.multiply, np.add), strict=False):
+            y = apply(y, value)
+        y = y * logistic(y) if g.silu else y
+        return y, np.stack([mean.reshape(-1), inv.reshape(-1)], axis=1)
 
     def gradient(self, node: Node, upstream: Node) -> Sequence[Node | None]:
-        x, eps = node.inputs[0], node.attrs["eps"]
-        if len(node.inputs) == 1:
-            return [node.graph.add("layer_norm_grad", [x, upstream], eps=eps)]
-        weight = node.inputs[1]
-        rows = range(len(node.shape) - 1)
-        normalized = node.graph.add("layer_norm", [x], eps=eps)
-        scaled = mul(upstream, weight)
-        return [
-            node.graph.add("layer_norm_grad", [x, scaled], eps=eps),
-            reduce_sum(mul(upstream, normalized), rows),
-            reduce_sum(upstream, rows),
-        ]
+        x, *affine = node.inputs
+        silu = self.groups(x.type, node.attrs).silu
+        known = [x, extra(node, 0), upstream]
+        needed = affine if silu else affine[:1]
+        grads = [node.graph.add(f"{self.name}_grad", [*known, *needed], **node.attrs)]
+        if affine:
+            used = affine if silu else []
+            grads.append(node.graph.add(f"{self.name}_affine_grad", [*known, *used], **node.attrs))
+        return [*grads, extra(grads[1], 0)] if len(affine) == 2 else grads
 
     def lower(self, node: Node, to: Lowering) -> None:
-        kernel = kernels.layer_norm(*_rows(node, to), node.attrs["eps"], len(node.inputs) == 3)
-        to.dispatch(kernel, node.inputs, node)
+        x = node.inputs[0]
+        g = self.with_affine(x.type, node.attrs, len(node.inputs) - 1)
+        cut = cut_of(g, to)
+        parts = []
+        if cut.slices > 1:
+            parts = [to.scratch((g.rows, cut.slices, 2))]
+            to.dispatch(kernels.moments(g, cut), [x], *parts)
+        statistics = to.extra(node, 0)
+        writes = [node] if statistics is None else [node, statistics]
+        kernel = kernels.normalize(self.name, g, cut, statistics is not None)
+        to.dispatch(kernel, [*node.inputs, *parts], *writes)
 
     def samples(self) -> Iterator[Sample]:
         for shape in ((2, 5), (3, 64), (7, 67), (2, 3, 130)):
-            yield Sample((shape,), {"eps": 1e-5})
-            yield Sample((shape, shape[-1:], shape[-1:]), {"eps": 1e-5})
+            for affine in ((), (shape[-1:],) * len(self.affine)):
+                yield Sample((shape, *affine), {"eps": 1e-5})
 
 
-@register
-class LayerNormGrad(RowOp):
-    """Gradient of the normalisation (without affine part) from x and upstream."""
+class LayerNorm(Normalization):
+    """Normalisation of each row, the last axis."""
 
-    name = "layer_norm_grad"
-    operands = 2
+    name = "layer_norm"
 
-    def reference(self, inputs: Sequence[Array], attrs: Attrs) -> Array:
-        x, g = inputs
-        centred = x - x.mean(axis=-1, keepdims=True)
-        inv = 1 / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + attrs["eps"])
-        hat = centred * inv
-        return inv * (
-            g - g.mean(axis=-1, keepdims=True) - hat * (g * hat).mean(axis=-1, keepdims=True)
-        )
 
-    def lower(self, node: Node, to: Lowering) -> None:
-        kernel = kernels.layer_norm_grad(*_rows(node, to), node.attrs["eps"])
-        to.dispatch(kernel, node.inputs, node)
+class RmsNorm(Normalization):
+    """x / sqrt(mean(x^2) + eps) of each row, the last axis, then * w."""
+
+    name = "rms_norm"
+    affine = ("weight",)
+
+    def groups(self, x: TensorType, attrs: Attrs) -> Groups:
+        return replace(super().groups(x, attrs), centred=False)
+
+
+class GroupNorm(Normalization):
+    """Normalisation of x [n, h, w, c] over each image's groups of c / groups channels."""
+
+    name = "group_norm"
+    optional = False
+
+    def groups(self, x: TensorType, attrs: Attrs) -> Groups:
+        images, height, width, channels = x.shape
+        g = Groups(images, height * width, channels, attrs["groups"], attrs["eps"])
+        return replace(g, silu=attrs["silu"])
+
+    def check(self, x: TensorType, attrs: Attrs) -> None:
+        require(len(x.shape) == 4, self.name, "x must be [n, h, w, c]", x)
+        good = attrs["groups"] >= 1 and x.shape[3] % attrs["groups"] == 0
+        require(good, self.name, f"{attrs['groups']} groups do not divide the channels", x)
 
     def samples(self) -> Iterator[Sample]:
-        for shape in ((2, 5), (3, 64), (7, 67)):
-            yield Sample((shape, shape), {"eps": 1e-5})
+        for shape, groups in GROUPED:
+            for silu in (False, True):
+                attrs = {"groups": groups, "eps": 1e-5, "silu": silu}
+                yield Sample((shape, shape[-1:], shape[-1:]), attrs)
 
 
-def softmax(x: Node) -> Node:
-    """Softmax over the last axis."""
-    return x.graph.add("softmax", [x])
+GROUPED: tuple[tuple[tuple[int, ...], int], ...] = (
+    ((1, 1, 2, 3), 1),
+    ((2, 3, 5, 6), 2),
+    ((1, 5, 3, 24), 3),
+    ((3, 2, 2, 7), 7),
+    ((1, 35, 37, 8), 2),
+)
+
+
+def cut_of(g: Groups, to: Lowering) -> Cut:
+    """How launches share the groups; no slice is empty."""
+    length = ceil(g.steps / group_slices(g.rows, g.size, to.facts))
+    return Cut(ceil(g.steps / length), row_lanes(length, to.facts))
+
+
+def grouped(x: Array, g: Groups) -> Array:
+    """X as [images, pixels, groups, channels of a group]."""
+    return x.reshape(g.images, g.pixels, g.groups, g.width)
+
+
+NORMALIZATIONS = (LayerNorm(), RmsNorm(), GroupNorm())
+
+for _op in NORMALIZATIONS:
+    add_definition(_op)
 
 
 def layer_norm(
@@ -160,3 +173,21 @@ def layer_norm(
     """Layer normalisation over the last axis, with weight and bias [columns] or neither."""
     affine = [weight, bias] if weight is not None and bias is not None else []
     return x.graph.add("layer_norm", [x, *affine], eps=float(eps))
+
+
+def rms_norm(x: Node, weight: Node | None = None, *, eps: float) -> Node:
+    """X / sqrt(mean(x^2) + eps) over the last axis, times weight [columns] if given."""
+    return x.graph.add("rms_norm", [x, *([weight] if weight is not None else [])], eps=float(eps))
+
+
+def group_norm(
+    x: Node, weight: Node, bias: Node, groups: int, *, eps: float, silu: bool = False
+) -> Node:
+    """Group normalisation of x [n, h, w, c] with weight and bias [c]; SiLU follows if asked."""
+    attrs = {"groups": groups, "eps": float(eps), "silu": silu}
+    return x.graph.add("group_norm", [x, weight, bias], **attrs)
+
+
+def group_norm_silu(x: Node, weight: Node, bias: Node, groups: int, *, eps: float) -> Node:
+    """`group_norm` followed by SiLU, in one op."""
+    return group_norm(x, weight, bias, groups, eps=eps, silu=True)

@@ -1,8 +1,9 @@
-"""Ops that only move data: reshape (a view), permute, slice, pad, concat, copy."""
+"""Ops that only move data: reshape and stop_gradient (views), permute, slice, pad, concat, copy."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from math import prod
 
 import numpy as np
@@ -27,14 +28,14 @@ class Move(Op):
 
 @register
 class Reshape(Move):
-    """The same elements under another shape; no data moves."""
+    """The same elements, f32 or u32, under another shape; no data moves."""
 
     name = "reshape"
     view = True
 
     def infer(self, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-        self.check(inputs)
-        result = TensorType(tuple(attrs["shape"]))
+        require(len(inputs) == 1, self.name, "takes 1 operand", *inputs)
+        result = TensorType(tuple(attrs["shape"]), inputs[0].dtype)
         good = result.size == inputs[0].size and min(result.shape, default=1) >= 1
         require(good, self.name, f"cannot give {result}", *inputs)
         return result
@@ -50,6 +51,30 @@ class Reshape(Move):
 
     def samples(self) -> Iterator[Sample]:
         yield Sample(((3, 8),), {"shape": (2, 12)})
+
+
+@register
+class StopGradient(Move):
+    """The same value, through which no gradient passes; no data moves."""
+
+    name = "stop_gradient"
+    view = True
+
+    def infer(self, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
+        self.check(inputs)
+        return inputs[0]
+
+    def reference(self, inputs: Sequence[Array], attrs: Attrs) -> Array:
+        return inputs[0]
+
+    def gradient(self, node: Node, upstream: Node) -> Sequence[Node | None]:
+        return [None]
+
+    def lower(self, node: Node, to: Lowering) -> None:
+        raise AssertionError("views are not lowered")
+
+    def samples(self) -> Iterator[Sample]:
+        yield Sample(((3, 5),))
 
 
 @register
@@ -186,40 +211,46 @@ class Pad(Move):
         yield Sample(((3, 2, 4),), {"axis": 1, "before": 1, "after": 0})
 
 
+JOINED = 7
+"""Operands of one concat, so that with its result it binds at most 8 buffers."""
+
+
 @register
 class Concat(Move):
-    """[a, b] along one axis."""
+    """[a, b, ...] along one axis: 2 to 7 operands."""
 
     name = "concat"
-    operands = 2
 
     def infer(self, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-        self.check(inputs)
-        a, b, axis = list(inputs[0].shape), list(inputs[1].shape), attrs["axis"]
-        good = len(a) == len(b) and 0 <= axis < len(a)
-        good = good and all(m == n for i, (m, n) in enumerate(zip(a, b, strict=True)) if i != axis)
+        require(2 <= len(inputs) <= JOINED, self.name, f"takes 2 to {JOINED} operands", *inputs)
+        require(all(t.dtype == "f32" for t in inputs), self.name, "operands must be f32", *inputs)
+        axis = attrs["axis"]
+        good = all(0 <= axis < len(t.shape) for t in inputs)
+        rests = {(*t.shape[:axis], 0, *t.shape[axis + 1 :]) for t in inputs}
+        good = good and len(rests) == 1
         require(good, self.name, f"shapes must agree outside axis {axis}", *inputs)
-        a[axis] += b[axis]
-        return TensorType(tuple(a))
+        shape = list(inputs[0].shape)
+        shape[axis] = sum(t.shape[axis] for t in inputs)
+        return TensorType(tuple(shape))
 
     def reference(self, inputs: Sequence[Array], attrs: Attrs) -> Array:
         return np.concatenate(inputs, axis=attrs["axis"])
 
     def gradient(self, node: Node, upstream: Node) -> Sequence[Node | None]:
         axis = node.attrs["axis"]
-        seam = node.inputs[0].shape[axis]
-        total = node.shape[axis]
-        return [take(upstream, axis, 0, seam), take(upstream, axis, seam, total)]
+        return split(upstream, axis, [value.shape[axis] for value in node.inputs])
 
     def lower(self, node: Node, to: Lowering) -> None:
         axis = node.attrs["axis"]
-        first, second = (prod(value.shape[axis:]) for value in node.inputs)
-        to.dispatch(concat_kernel(prod(node.shape[:axis]), first, second), node.inputs, node)
+        lengths = [prod(value.shape[axis:]) for value in node.inputs]
+        to.dispatch(concat_kernel(prod(node.shape[:axis]), lengths), node.inputs, node)
 
     def samples(self) -> Iterator[Sample]:
         yield Sample(((1,), (3,)), {"axis": 0})
         yield Sample(((5, 8), (2, 8)), {"axis": 0})
         yield Sample(((3, 2, 5), (3, 4, 5)), {"axis": 1})
+        yield Sample(((3, 4), (3, 8), (3, 4)), {"axis": 1})
+        yield Sample(((2, 1), (3, 1), (1, 1), (4, 1), (1, 1), (2, 1), (5, 1)), {"axis": 0})
 
 
 def reshape(x: Node, shape: Sequence[int]) -> Node:
@@ -249,6 +280,29 @@ def pad(x: Node, axis: int, before: int, after: int) -> Node:
     return x.graph.add("pad", [x], axis=axis, before=before, after=after)
 
 
+def split(x: Node, axis: int, lengths: Sequence[int]) -> list[Node]:
+    """Consecutive parts of x along `axis`; the lengths must add up to its extent."""
+    fits = 0 <= axis < len(x.shape) and sum(lengths) == x.shape[axis]
+    require(fits, "split", f"lengths {list(lengths)} do not fill axis {axis}", x.type)
+    stops = accumulate(lengths)
+    return [take(x, axis, stop - n, stop) for n, stop in zip(lengths, stops, strict=True)]
+
+
 def concat(a: Node, b: Node, axis: int) -> Node:
     """[a, b] along `axis`."""
-    return a.graph.add("concat", [a, b], axis=axis)
+    return concatenate([a, b], axis)
+
+
+def concatenate(values: Sequence[Node], axis: int) -> Node:
+    """All values, at least one, joined along `axis`."""
+    if len(values) == 1:
+        return values[0]
+    if len(values) > JOINED:
+        joined = concatenate(values[:JOINED], axis)
+        return concatenate([joined, *values[JOINED:]], axis)
+    return values[0].graph.add("concat", list(values), axis=axis)
+
+
+def stop_gradient(x: Node) -> Node:
+    """The same value, through which no gradient passes."""
+    return x.graph.add("stop_gradient", [x])

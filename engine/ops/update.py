@@ -10,94 +10,146 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.graph import Node, TensorType
-from engine.kernels.wgsl import Kernel, bindings, f32, linear_grid, linear_main
+from engine.kernels import update as kernels
+from engine.kernels.wgsl import f32
 from engine.lower import Lowering
-from engine.memory import aligned, pack_runs
+from engine.memory import ALIGNMENT, aligned, pack_runs
 from engine.op import Array, Attrs, Op, register, require
 
 HYPER = 4
 """Scalars fed by the host before each step; their meaning is the update rule's."""
 
+Run = tuple[int, ...]
+"""Buffers that lie one after another in a pack."""
+
+
+def blocks(types: Sequence[TensorType]) -> int:
+    """Entries of a table that has one per ALIGNMENT bytes of a pack."""
+    return sum(aligned(t.nbytes) for t in types) // ALIGNMENT
+
 
 class Update(Op):
-    """Inputs: hyper [4], then for each tensor kind (parameter, gradient, moments...) all nodes.
+    """Inputs: hyper [4], a table of rate multipliers if `multiplied`, and then for each tensor
+    kind (parameter, gradient, moments..., gradient sums if `accumulate` > 1) all nodes.
 
+    With `accumulate` > 1 each run adds to the sums, and runs that the host has marked as an
+    update's last use their mean. `clip` > 0 is the largest global norm of what is used.
     The result is a formal scalar; what counts is the effect.
     """
 
     effect = True
-    kinds: int
-    """How many equally long lists of nodes follow the hyper-parameters."""
+    moments: tuple[str, ...]
 
     def infer(self, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
         require(inputs[0].shape == (HYPER,), self.name, f"hyper must be [{HYPER}]", inputs[0])
-        count, rest = divmod(len(inputs) - 1, self.kinds)
-        require(rest == 0 and count > 0, self.name, f"needs {self.kinds} equal lists", inputs[0])
+        kinds, leading = self._kinds(attrs), 1 + attrs["multiplied"]
+        count, rest = divmod(len(inputs) - leading, kinds)
+        require(rest == 0 and count > 0, self.name, f"needs {kinds} equal lists", inputs[0])
+        own = inputs[leading:]
         for k in range(count):
-            shapes = {inputs[1 + kind * count + k].shape for kind in range(self.kinds)}
-            require(len(shapes) == 1, self.name, "parameter and gradient differ", inputs[1 + k])
+            shapes = {own[kind * count + k].shape for kind in range(kinds)}
+            require(len(shapes) == 1, self.name, "parameter and gradient differ", own[k])
+        if attrs["multiplied"]:
+            fits = inputs[1].shape == (blocks(own[:count]),)
+            require(fits, self.name, "the table does not fit the parameters", inputs[1])
+        require(attrs["accumulate"] >= 1 and attrs["clip"] >= 0, self.name, "bad attributes")
         return TensorType((1,))
 
     def reference(self, inputs: Sequence[Array], attrs: Attrs) -> Array:
         raise AssertionError("effects have no value; tests compare whole training steps")
 
-    def body(self, attrs: Attrs) -> str:
-        """WGSL that updates w[i] (and m[i], v[i]) from g[i] and hyper."""
+    def rule(self, attrs: Attrs) -> str:
+        """WGSL that changes w[i] (and m[i], v[i]), given `gradient` and `multiplier`."""
         raise NotImplementedError
 
     def lower(self, node: Node, to: Lowering) -> None:
-        hyper, *rest = node.inputs
-        count = len(rest) // self.kinds
-        lists = [rest[kind * count : (kind + 1) * count] for kind in range(self.kinds)]
-        parameters, gradients, *moments = lists
+        attrs, hyper = node.attrs, node.inputs[0]
+        table = [node.inputs[1]] if attrs["multiplied"] else []
+        own = node.inputs[1 + len(table) :]
+        count = len(own) // self._kinds(attrs)
+        parameters = own[:count]
         limit = min(to.facts.max_binding_bytes, to.facts.max_buffer_bytes)
-        for first, last in pack_runs([p.type.nbytes for p in parameters], limit):
-            size = sum(aligned(p.type.nbytes) for p in parameters[first:last]) // 16
-            run = [
-                tuple(to.buffer(value) for value in values[first:last])
-                for values in (gradients, parameters, *moments)
-            ]
-            to.dispatch(self._kernel(size, node.attrs), [hyper, run[0]], *run[1:])
+        runs = pack_runs([p.type.nbytes for p in parameters], limit)
+        sizes = [blocks([p.type for p in parameters[first:last]]) * 16 for first, last in runs]
+        weights, gradients, *state = (
+            [tuple(to.buffer(v) for v in own[k + first : k + last]) for first, last in runs]
+            for k in range(0, len(own), count)
+        )
+        if attrs["accumulate"] > 1:
+            sums = state.pop()
+            for vectors, added, total in zip(sizes, gradients, sums, strict=True):
+                to.dispatch(kernels.accumulate("accumulate", vectors), [hyper, added], total)
+            gradients = sums
+        norm = (
+            [_global_norm(gradients, sizes, 1 / attrs["accumulate"], to)] if attrs["clip"] else []
+        )
+        for k, (first, _) in enumerate(runs):
+            use = kernels.GradientUse(
+                scale=1 / attrs["accumulate"],
+                clip=attrs["clip"],
+                only_last=attrs["accumulate"] > 1,
+                table=blocks([p.type for p in parameters[:first]]) if table else None,
+            )
+            kernel = kernels.update(self.name, sizes[k], self.moments, self.rule(attrs), use)
+            moments = [of_kind[k] for of_kind in state]
+            to.dispatch(kernel, [hyper, *norm, *table, gradients[k]], weights[k], *moments)
 
-    def _kernel(self, vectors: int, attrs: Attrs) -> Kernel:
-        kind = "vec4<f32>"
-        names = ["w", "m", "v"][: self.kinds - 1]
-        text = bindings([("hyper", "f32"), ("g", kind)], [(name, kind) for name in names])
-        source = text + linear_main(vectors, 64, self.body(attrs))
-        return Kernel(self.name, source, linear_grid(vectors, 64), 12 * vectors)
+    def _kinds(self, attrs: Attrs) -> int:
+        return 2 + len(self.moments) + (attrs["accumulate"] > 1)
+
+
+def _global_norm(runs: Sequence[Run], sizes: Sequence[int], scale: float, to: Lowering) -> int:
+    """Scale * norm over all packs, in a scratch buffer [1]."""
+    part: list[int] = []
+    for vectors, run in zip(sizes, runs, strict=True):
+        total = to.scratch((kernels.PARTIALS,))
+        kernel = kernels.sum_squares("sum_squares", vectors, chained=bool(part))
+        to.dispatch(kernel, [run, *part], total)
+        part = [total]
+    norm = to.scratch((1,))
+    to.dispatch(kernels.root_of_sum("global_norm", scale), part, norm)
+    return norm
 
 
 @register
 class SgdUpdate(Update):
-    """m = momentum * m + g; w -= rate * m. hyper = [rate, 0, 0, 0]."""
+    """m = momentum * m + g; w -= rate * m, or rate * (g + momentum * m) after Nesterov.
+
+    hyper = [rate, 0, 0, marks].
+    """
 
     name = "sgd_update"
-    kinds = 3
+    moments = ("m",)
 
-    def body(self, attrs: Attrs) -> str:
+    def rule(self, attrs: Attrs) -> str:
+        momentum = f32(attrs["momentum"])
+        move = f"gradient + {momentum} * step" if attrs["nesterov"] else "step"
         return f"""
-    let step = {f32(attrs["momentum"])} * m[i] + g[i];
+    let step = {momentum} * m[i] + gradient;
     m[i] = step;
-    w[i] -= hyper[0] * step;"""
+    w[i] -= hyper[0] * multiplier * ({move});"""
 
 
 @register
 class AdamUpdate(Update):
-    """Adam (Kingma and Ba 2015), decoupled weight decay; the host folds the bias corrections in.
+    """Adam (Kingma and Ba 2015) with L2 regularisation `l2` in the gradient, or with decoupled
+    weight decay (AdamW); the host folds the bias corrections in.
 
-    hyper = [rate / (1 - beta1^t), 1 / sqrt(1 - beta2^t), rate * weight_decay, 0]:
-    w -= hyper0 * m / (sqrt(v) * hyper1 + eps) + hyper2 * w.
+    hyper = [rate / (1 - beta1^t), 1 / sqrt(1 - beta2^t), rate * decoupled weight decay, marks]:
+    w -= multiplier * (hyper0 * m / (sqrt(v) * hyper1 + eps) + hyper2 * w).
     """
 
     name = "adam_update"
-    kinds = 4
+    moments = ("m", "v")
 
-    def body(self, attrs: Attrs) -> str:
-        b1, b2, eps = attrs["beta1"], attrs["beta2"], attrs["eps"]
+    def rule(self, attrs: Attrs) -> str:
+        b1, b2, eps, l2 = (attrs[key] for key in ("beta1", "beta2", "eps", "l2"))
         return f"""
-    let first = {f32(b1)} * m[i] + {f32(1 - b1)} * g[i];
-    let second = {f32(b2)} * v[i] + {f32(1 - b2)} * g[i] * g[i];
+    let old = w[i];
+    let slope = {f"gradient + {f32(l2)} * old" if l2 else "gradient"};
+    let first = {f32(b1)} * m[i] + {f32(1 - b1)} * slope;
+    let second = {f32(b2)} * v[i] + {f32(1 - b2)} * slope * slope;
     m[i] = first;
     v[i] = second;
-    let old = w[i];
-    w[i] = old - hyper[0] * first / (sqrt(second) * hyper[1] + {f32(eps)}) - hyper[2] * old;"""
+    let step = hyper[0] * first / (sqrt(second) * hyper[1] + {f32(eps)}) + hyper[2] * old;
+    w[i] = old - multiplier * step;"""

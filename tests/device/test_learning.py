@@ -9,8 +9,9 @@ from engine.compile import compile_graph
 from engine.gpu import Gpu
 from engine.graph import Graph
 from engine.interpret import interpret
-from engine.optim import HYPER, Adam, Optimizer
+from engine.optim import HYPER, AdamW, Optimizer
 from engine.plan import Plan
+from engine.schedules import Warmup
 from engine.session import Session
 from models.nn import initial_parameters
 from models.vision import inference_graph, training_graph
@@ -18,7 +19,7 @@ from models.vision import inference_graph, training_graph
 pytestmark = pytest.mark.gpu
 
 SIZE = 32
-OPTIMIZER = Adam(2e-3, weight_decay=0.01, warmup=2)
+OPTIMIZER = AdamW(2e-3, weight_decay=0.01, schedule=Warmup(2))
 
 
 @pytest.fixture(scope="module")

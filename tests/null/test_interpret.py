@@ -8,6 +8,8 @@ from engine.errors import GraphError
 from engine.graph import Graph
 from engine.interpret import interpret
 
+PLAIN = {"momentum": 0.0, "nesterov": False, "accumulate": 1, "clip": 0.0, "multiplied": False}
+
 
 def test_values_in_float64() -> None:
     graph = Graph()
@@ -36,7 +38,7 @@ def test_faults_are_named() -> None:
     graph, other = Graph(), Graph()
     a = graph.input("a", (2,))
     hyper = graph.input("h", (4,))
-    effect = graph.add("sgd_update", [hyper, a, a, a], momentum=0.0)
+    effect = graph.add("sgd_update", [hyper, a, a, a], **PLAIN)
     feeds = {"a": np.zeros(2), "h": np.zeros(4)}
     with pytest.raises(GraphError, match="'a' has no value"):
         interpret(graph, {}, [a])

@@ -1,0 +1,68 @@
+"""What a matrix product does to its elements before storing them: a pointwise program.
+
+Its operands have the product's shape (read where the result is written), or are rows that repeat
+along all other axes, or scalars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from engine.kernels.operands import Dense, Guard, element, is_wide
+from engine.kernels.pointwise import Step
+
+Kind = Literal["full", "row", "scalar"]
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """Value 0 of the program is the product; then come the operands, then the steps' results."""
+
+    operands: tuple[Kind, ...] = ()
+    steps: tuple[Step, ...] = ()
+
+    def reads(self, columns: int) -> list[tuple[str, str]]:
+        """Bindings (name, element type) for a product of rows of `columns`."""
+        return [
+            (f"e{k}", "f32" if kind == "scalar" else element(columns))
+            for k, kind in enumerate(self.operands)
+        ]
+
+    def loaders(self, columns: int, guard: Guard) -> str:
+        """WGSL functions that `at_column` calls."""
+        rows = [k for k, kind in enumerate(self.operands) if kind == "row"]
+        return "".join(Dense(1, columns).load(f"e{k}", "", guard) for k in rows)
+
+    def at_column(self, columns: int) -> list[str]:
+        """WGSL statements giving `out` from `value`, four elements of the row that begins `at`."""
+        loads = []
+        for k, kind in enumerate(self.operands):
+            if kind == "row":
+                loads.append(f"load_e{k}(0u, 0u, column)")
+            elif kind == "scalar":
+                loads.append(f"vec4<f32>(e{k}[0])")
+            elif is_wide(columns):
+                loads.append(f"e{k}[at + column]")
+            else:
+                lanes = (f"min(column * 4u + {lane}u, {columns - 1}u)" for lane in range(4))
+                loads.append(f"vec4<f32>({', '.join(f'e{k}[at + {c}]' for c in lanes)})")
+        return self._program("vec4<f32>", loads)
+
+    def at_index(self, columns: int) -> list[str]:
+        """WGSL statements giving `out` from `value`, element (or vec4) number `i` of the result."""
+        kind = element(columns)
+        row = columns // 4 if is_wide(columns) else columns
+        loads = {"full": "e{k}[i]", "row": f"e{{k}}[i % {row}u]", "scalar": f"{kind}(e{{k}}[0])"}
+        return self._program(kind, [loads[o].format(k=k) for k, o in enumerate(self.operands)])
+
+    def _program(self, kind: str, loads: Sequence[str]) -> list[str]:
+        values = ["value", *loads]
+        for step in self.steps:
+            values.append(step.emit(kind, *(f"v{a}" for a in step.arguments)))
+        lines = [f"let v{number} = {value};" for number, value in enumerate(values)]
+        return [*lines, f"let out = v{len(values) - 1};"]
+
+
+PLAIN = Epilogue()

@@ -1,0 +1,129 @@
+"""What every matrix-product kernel is made of: its shape, its operands, its guarded store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from engine.kernels.epilogue import Epilogue
+from engine.kernels.operands import Dense, Guard, Reader, Writer, element, is_wide
+from engine.kernels.wgsl import bindings
+from engine.specialize import MatmulChoice
+
+LANES = "xyzw"
+
+
+@dataclass(frozen=True)
+class MatmulShape:
+    """`batch` products y = op(a) op(b) of result shape [m, n] over k."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    transpose_a: bool = False
+    transpose_b: bool = False
+
+    @property
+    def extents(self) -> tuple[int, int, int, int]:
+        """batch, m, n, k."""
+        return self.batch, self.m, self.n, self.k
+
+    @property
+    def layout(self) -> str:
+        """Letter "n" or "t" for each operand."""
+        return ("t" if self.transpose_a else "n") + ("t" if self.transpose_b else "n")
+
+
+@dataclass(frozen=True)
+class Access:
+    """Where a kernel's operands and result lie, for products that are not plain matrices.
+
+    None stands for the dense layout that the shape implies. A reader has the memory's own
+    orientation: rows along k for a transposed `a` or a plain `b`. Where batches sum over less
+    than k, `depth` is WGSL for `depth(a_base)`, and `flops` the arithmetic of all of them; beyond
+    its depth, `b` must be zero.
+    """
+
+    name: str = "matmul"
+    a: Reader | None = None
+    b: Reader | None = None
+    y: Writer | None = None
+    depth: str = ""
+    flops: int = 0
+
+
+DENSE = Access()
+
+
+class Product:
+    """A product with the readers and the writer that its kernel uses."""
+
+    def __init__(
+        self, shape: MatmulShape, choice: MatmulChoice, epilogue: Epilogue, access: Access
+    ) -> None:
+        s = self.shape = shape
+        self.choice, self.epilogue = choice, epilogue
+        self.a = access.a or (Dense(s.k, s.m) if s.transpose_a else Dense(s.m, s.k))
+        self.b = access.b or (Dense(s.n, s.k) if s.transpose_b else Dense(s.k, s.n))
+        # Partial products are dense and belong to splits.
+        split = choice.split_k > 1
+        self.y = Dense(s.m, s.n) if split or access.y is None else access.y
+        suffix = "_gemv" if choice.variant == "gemv" else ""
+        suffix += f"_split{choice.split_k}" if split else ""
+        self.label = f"{access.name}_{s.layout}_{s.batch}x{s.m}x{s.n}x{s.k}{suffix}"
+        self.flops = access.flops or 2 * s.batch * s.m * s.n * s.k
+        self.depth = access.depth
+
+    def prelude(self) -> str:
+        """Bindings, loaders and the guarded, epilogue-applying store."""
+        s, choice = self.shape, self.choice
+        m: Guard = "" if s.m % choice.tile_m == 0 else "clamp"
+        n: Guard = "" if s.n % choice.tile_n == 0 else "clamp"
+        # One zero factor is enough where k ends within a step.
+        whole_k = s.k % choice.step_k == 0
+        k_of_a: Guard = "" if whole_k else "zero"
+        k_of_b: Guard = "" if whole_k else "clamp"
+        reads = [("a", self.a.element), ("b", self.b.element)]
+        reads += self.epilogue.reads(s.n)
+        return "\n".join(
+            [
+                bindings(reads, [("y", element(s.n))]),
+                self.a.load("a", *((k_of_a, m) if s.transpose_a else (m, k_of_a))),
+                self.b.load("b", *((n, k_of_b) if s.transpose_b else (k_of_b, n))),
+                self.epilogue.loaders(s.n, n),
+                self.depth,
+                self._store(),
+            ]
+        )
+
+    def _store(self) -> str:
+        s, choice = self.shape, self.choice
+        lines = ["fn store(base: u32, row: u32, column: u32, value: vec4<f32>) {"]
+        if s.m % choice.tile_m:
+            lines.append(f"    if (row >= {s.m}u) {{ return; }}")
+        if s.n % choice.tile_n:
+            lines.append(f"    if (column * 4u >= {s.n}u) {{ return; }}")
+        lines += self.y.locate()
+        lines += self.epilogue.at_column(s.n)
+        if is_wide(s.n):
+            lines.append("    y[at + column] = out;")
+        else:
+            for lane in range(4):
+                c = f"column * 4u + {lane}u"
+                lines.append(f"    if ({c} < {s.n}u) {{ y[at + {c}] = out.{LANES[lane]}; }}")
+        return "\n".join([*lines, "}", ""])
+
+    def steps(self, tile_k: int) -> str:
+        """Tiles along k: a u32 expression."""
+        if self.depth:
+            return f"(depth(a_base) + {tile_k - 1}u) / {tile_k}u"
+        return f"{ceil(self.shape.k / tile_k)}u"
+
+    def bases(self, batch: str, slice_of_y: str) -> list[str]:
+        """What the loaders and the store need to know of a batch number."""
+        return [
+            f"let a_base = {self.a.base(batch)};",
+            f"let b_base = {self.b.base(batch)};",
+            f"let y_base = {self.y.base(slice_of_y)};",
+        ]

@@ -1,0 +1,297 @@
+"""Every rule of the table: where it applies, where it must not, and that values never change."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from cases import Feeds, assert_close
+
+from engine import ops
+from engine.autodiff import gradients
+from engine.graph import Graph, Node, verify
+from engine.interpret import interpret
+from engine.rewrite import rewrite, rewrite_traced
+from engine.rewrite.rules import table
+
+Build = Callable[[Graph], Node]
+TOLERANCE = 1e-6
+"""Folded constants are stored as f32."""
+
+
+def source(graph: Graph, *shape: int) -> Node:
+    return graph.input(f"x{len(graph.nodes)}", shape)
+
+
+def weight(graph: Graph, name: str, *shape: int) -> Node:
+    return graph.parameter(name, shape, lambda rng, s: rng.normal(size=s))
+
+
+def value(graph: Graph, *shape: int) -> Node:
+    name = f"c{len(graph.nodes)}"
+    return graph.constant(name, np.linspace(0.5, 1.5, int(np.prod(shape))).reshape(shape))
+
+
+def siblings(graph: Graph, *between: int) -> list[Node]:
+    """Products of one input with three weights, with a parameter of `between` after the first."""
+    x = source(graph, 5, 64)
+    parts = [ops.linear(x, weight(graph, "w0", 6, 64))]
+    if between:
+        bias = weight(graph, "between", *between)
+        graph.output("bias", ops.gelu(bias))
+    return [*parts, *(ops.linear(x, weight(graph, f"w{k}", 6, 64)) for k in (1, 2))]
+
+
+def heads(parts: list[Node]) -> Node:
+    """Each product as [heads, rows, width], as attention wants it."""
+    moved = [ops.permute(ops.reshape(part, (5, 2, 3)), (1, 0, 2)) for part in parts]
+    return ops.concatenate(moved, 0)
+
+
+def gate_and_up(graph: Graph, order: tuple[int, int], shape: tuple[int, int] = (6, 64)) -> Node:
+    x = source(graph, 5, shape[1])
+    weights = [weight(graph, f"w{k}", *shape) for k in range(2)]
+    gate, up = (ops.linear(x, weights[k]) for k in order)
+    return ops.swiglu(gate, up)
+
+
+def used_twice(graph: Graph, y: Node) -> Node:
+    """The value is an output by itself, so no other kernel can make it go away."""
+    graph.output(f"kept{len(graph.nodes)}", y)
+    return y
+
+
+def product(graph: Graph, depth: int = 3) -> Node:
+    return ops.matmul(source(graph, 5, depth), source(graph, depth, 8))
+
+
+def column(graph: Graph) -> Node:
+    return source(graph, 5, 1)
+
+
+def row_in_other_shape(graph: Graph) -> Node:
+    """A bias whose row is not a row of the product: 40 elements seen as [4, 10]."""
+    return ops.add(ops.reshape(product(graph), (4, 10)), source(graph, 10))
+
+
+APPLIES: dict[str, list[Build]] = {
+    "constant folding": [
+        lambda g: ops.mul(source(g, 3, 4), ops.gelu(value(g, 3, 4))),
+        lambda g: ops.add(
+            source(g, 4), ops.reshape(ops.matmul(value(g, 2, 2), value(g, 2, 2)), (4,))
+        ),
+        lambda g: ops.mul(source(g, 2, 3), ops.affine(ops.reshape(value(g, 6), (2, 3)), 2.0)),
+    ],
+    "reshape of reshape": [
+        lambda g: ops.softmax(ops.reshape(ops.reshape(source(g, 4, 6), (24,)), (3, 8))),
+        lambda g: ops.softmax(ops.reshape(ops.reshape(source(g, 4, 6), (24,)), (4, 6))),
+    ],
+    "view of scalar": [
+        lambda g: ops.softmax(
+            ops.reshape(ops.expand(ops.softmax(source(g, 1, 1)), (6, 1)), (2, 3))
+        ),
+    ],
+    "move of move": [
+        lambda g: ops.permute(ops.permute(source(g, 2, 3, 4), (1, 2, 0)), (1, 0, 2)),
+        lambda g: ops.permute(ops.permute(source(g, 2, 3, 4), (1, 2, 0)), (2, 0, 1)),
+        lambda g: ops.take(ops.take(source(g, 9, 4), 0, 2, 8), 0, 1, 4),
+        lambda g: ops.permute(
+            ops.reshape(ops.take(source(g, 5, 8), 1, 2, 6), (5, 2, 2)), (1, 0, 2)
+        ),
+    ],
+    "no-op move": [
+        lambda g: ops.softmax(ops.permute(source(g, 3, 4), (0, 1))),
+        lambda g: ops.softmax(ops.permute(source(g, 3, 1, 4), (1, 0, 2))),
+        lambda g: ops.softmax(ops.take(source(g, 3, 4), 1, 0, 4)),
+        lambda g: ops.softmax(ops.pad(source(g, 3, 4), 1, 0, 0)),
+        lambda g: ops.softmax(ops.expand(source(g, 3, 4), (3, 4))),
+    ],
+    "needless copy": [lambda g: ops.softmax(ops.copy(source(g, 3, 4)))],
+    "affine of affine": [
+        lambda g: ops.affine(ops.affine(source(g, 7), 2.0, 1.0), -3.0, 0.5),
+        lambda g: ops.softmax(ops.affine(ops.affine(source(g, 3, 4), -1.0), -1.0)),
+    ],
+    "no-op affine": [lambda g: ops.softmax(ops.affine(source(g, 3, 4), 1.0))],
+    "scaled sum": [
+        lambda g: ops.affine(g.add("sum", [source(g, 3, 5, 2)], scale=0.5), 4.0),
+    ],
+    "negative added": [
+        lambda g: ops.add(source(g, 4), ops.affine(source(g, 4), -1.0)),
+        lambda g: ops.add(ops.affine(source(g, 4), -1.0), source(g, 4)),
+        lambda g: ops.sub(source(g, 4), ops.affine(source(g, 4), -1.0)),
+    ],
+    "broadcast operand": [
+        lambda g: ops.mul(source(g, 5, 4), ops.expand(ops.softmax(source(g, 1, 4)), (5, 4))),
+    ],
+    "silu": [
+        lambda g: ops.mul(x := source(g, 3, 4), ops.sigmoid(x)),
+        lambda g: ops.mul(ops.sigmoid(x := source(g, 3, 4)), x),
+    ],
+    "group norm, silu": [
+        lambda g: ops.silu(
+            ops.group_norm(source(g, 1, 2, 3, 4), source(g, 4), source(g, 4), groups=2, eps=1e-2)
+        ),
+    ],
+    "transposed operand": [
+        lambda g: ops.matmul(ops.permute(source(g, 3, 5), (1, 0)), source(g, 3, 4)),
+        lambda g: ops.matmul(source(g, 2, 5, 3), ops.permute(source(g, 2, 4, 3), (0, 2, 1))),
+        lambda g: ops.matmul(x := ops.permute(source(g, 3, 5), (1, 0)), x, transpose_b=True),
+    ],
+    "transposed product": [
+        lambda g: ops.permute(ops.matmul(source(g, 2, 5, 3), source(g, 2, 3, 4)), (0, 2, 1)),
+        lambda g: ops.permute(
+            ops.matmul(source(g, 3, 5), source(g, 4, 3), transpose_a=True, transpose_b=True), (1, 0)
+        ),
+    ],
+    "packed gate and up": [
+        lambda g: gate_and_up(g, (0, 1)),
+    ],
+    "packed siblings": [
+        lambda g: heads(siblings(g)),
+        lambda g: heads(siblings(g, 64)[1:]),
+    ],
+    "epilogue": [
+        lambda g: ops.gelu(ops.add(product(g), source(g, 8))),
+        lambda g: ops.add(source(g, 5, 8), ops.mul(product(g), source(g, 8))),
+        lambda g: ops.add(product(g), ops.matmul(source(g, 5, 2), source(g, 2, 8))),
+        lambda g: ops.mul(product(g), source(g, 1)),
+        lambda g: ops.add(source(g, 5, 2, 4), ops.reshape(product(g), (5, 2, 4))),
+        lambda g: ops.gelu(ops.conv2d(source(g, 1, 4, 5, 3), source(g, 2, 27), source(g, 2), 3)),
+    ],
+    "pointwise chain": [
+        lambda g: ops.gelu(ops.add(source(g, 3, 4), source(g, 4))),
+        lambda g: ops.gelu(ops.reshape(ops.add(source(g, 3, 4), source(g, 1)), (2, 6))),
+        lambda g: ops.mul(x := ops.gelu(source(g, 3, 4)), x),
+    ],
+}
+
+MUST_NOT: dict[str, list[Build]] = {
+    # A larger result would take memory and traffic instead of a launch.
+    "constant folding": [
+        lambda g: ops.softmax(ops.expand(value(g, 1, 4), (5, 4))),
+        lambda g: ops.mul(value(g, 4), ops.gelu(source(g, 4))),
+    ],
+    "reshape of reshape": [
+        lambda g: ops.reshape(ops.softmax(ops.reshape(source(g, 4, 6), (3, 8))), (24,)),
+    ],
+    "view of scalar": [lambda g: ops.reshape(ops.expand(source(g, 1, 3), (2, 3)), (6,))],
+    # The reshape needs a copy, or another op stands between.
+    "move of move": [
+        lambda g: ops.permute(ops.reshape(ops.permute(source(g, 4, 6), (1, 0)), (4, 6)), (1, 0)),
+        lambda g: ops.take(ops.softmax(ops.permute(source(g, 4, 6), (1, 0))), 0, 1, 3),
+    ],
+    "no-op move": [
+        lambda g: ops.softmax(ops.permute(source(g, 4, 4), (1, 0))),
+        lambda g: ops.softmax(ops.take(source(g, 3, 4), 1, 0, 3)),
+        lambda g: ops.softmax(ops.pad(source(g, 3, 4), 1, 0, 1)),
+    ],
+    "affine of affine": [lambda g: ops.affine(ops.gelu(ops.affine(source(g, 7), 2.0)), 3.0)],
+    "no-op affine": [lambda g: ops.affine(source(g, 3), 1.0, 1e-3)],
+    "scaled sum": [lambda g: ops.affine(g.add("sum", [source(g, 3, 5, 2)], scale=0.5), 4.0, 1.0)],
+    "negative added": [
+        lambda g: ops.add(source(g, 4), ops.affine(source(g, 4), -1.0, 0.5)),
+        lambda g: ops.sub(ops.affine(source(g, 4), -1.0), source(g, 4)),
+    ],
+    # The other operand does not carry the shape.
+    "broadcast operand": [
+        lambda g: ops.mul(source(g, 1, 4), ops.expand(ops.softmax(source(g, 1, 4)), (5, 4))),
+    ],
+    "silu": [lambda g: ops.mul(source(g, 4), ops.sigmoid(source(g, 4)))],
+    "group norm, silu": [
+        lambda g: ops.silu(ops.layer_norm(source(g, 3, 4), source(g, 4), source(g, 4), eps=1e-2)),
+    ],
+    "transposed operand": [
+        lambda g: ops.matmul(ops.permute(source(g, 3, 2, 5), (1, 0, 2)), source(g, 2, 5, 4)),
+    ],
+    "transposed product": [
+        lambda g: ops.permute(ops.matmul(source(g, 2, 5, 3), source(g, 2, 3, 4)), (1, 0, 2)),
+        lambda g: ops.permute(
+            used_twice(g, ops.matmul(source(g, 9, 30), source(g, 30, 9))), (1, 0)
+        ),
+    ],
+    # The wrong order in memory, and sizes that are no multiples of the alignment.
+    "packed gate and up": [
+        lambda g: gate_and_up(g, (1, 0)),
+        lambda g: gate_and_up(g, (0, 1), (6, 7)),
+    ],
+    # Not neighbours; copies for whom a whole is no help; weights that are no parameters.
+    "packed siblings": [
+        lambda g: heads(siblings(g, 64)[:2]),
+        lambda g: ops.concatenate([ops.softmax(part) for part in siblings(g)], 0),
+        lambda g: heads([ops.linear(x, source(g, 6, 64)) for x in [source(g, 5, 64)] * 3]),
+    ],
+    "epilogue": [
+        lambda g: ops.add(product(g), column(g)),
+        lambda g: ops.gelu(used_twice(g, product(g, depth=30))),
+        row_in_other_shape,
+        lambda g: ops.add(ops.matmul(source(g, 5, 3), source(g, 3, 1)), source(g, 5, 8)),
+    ],
+    "pointwise chain": [
+        lambda g: ops.add(source(g, 3, 4), ops.gelu(source(g, 4))),
+        lambda g: ops.gelu(used_twice(g, ops.affine(source(g, 3, 4), 2.0))),
+    ],
+}
+
+CASES = [
+    pytest.param(rule, build, applies, id=f"{rule}-{'yes' if applies else 'no'}-{k}")
+    for applies, cases in ((True, APPLIES), (False, MUST_NOT))
+    for rule, builds in cases.items()
+    for k, build in enumerate(builds)
+]
+
+
+def test_every_rule_has_a_case() -> None:
+    names = [rule.name for rule in table()]
+    assert len(set(names)) == len(names)
+    assert set(APPLIES) == set(names)
+    # A copy that is not a gradient's is always needless.
+    assert set(MUST_NOT) == set(names) - {"needless copy"}
+
+
+def feeds_for(graph: Graph) -> Feeds:
+    rng = np.random.default_rng(11)
+    fed = [node for node in graph.nodes if node.op in ("input", "parameter")]
+    return {node.name: rng.uniform(-1, 1, node.shape) for node in fed}
+
+
+def assert_equal_outputs(graph: Graph, rewritten: Graph) -> None:
+    verify(rewritten)
+    feeds = feeds_for(graph)
+    known = {node.name for node in rewritten.nodes}
+    want = interpret(graph, feeds, [*graph.outputs.values()])
+    feeds = {name: fed for name, fed in feeds.items() if name in known}
+    got = interpret(rewritten, feeds, [*rewritten.outputs.values()])
+    assert [*rewritten.outputs] == [*graph.outputs]
+    for name, g, w in zip(graph.outputs, got, want, strict=True):
+        assert_close(g, w, TOLERANCE, name)
+
+
+@pytest.mark.parametrize(("rule", "build", "applies"), CASES)
+def test_rule(rule: str, build: Build, applies: bool) -> None:
+    graph = Graph()
+    graph.output("y", build(graph))
+    before = str(graph)
+    rewritten, trace = rewrite_traced(graph)
+    assert str(graph) == before, "the original changed"
+    assert (rule in {applied.rule for applied in trace}) == applies, "\n".join(map(str, trace))
+    assert_equal_outputs(graph, rewritten)
+    assert all(applied.after <= applied.before for applied in trace)
+
+
+@pytest.mark.parametrize(("rule", "build", "applies"), CASES)
+def test_gradients_survive(rule: str, build: Build, applies: bool) -> None:
+    graph = Graph()
+    y = build(graph)
+    coefficient = graph.constant("coefficient", np.linspace(-1, 2, y.type.size).reshape(y.shape))
+    loss = ops.reduce_sum(ops.mul(y, coefficient), range(len(y.shape)))
+    wanted = [node for node in graph.nodes if node.op in ("input", "parameter")]
+    for node, grad in zip(wanted, gradients(loss, wanted), strict=True):
+        graph.output(f"gradient of {node.name}", grad)
+    assert_equal_outputs(graph, rewrite(graph))
+
+
+@pytest.mark.parametrize(("rule", "build", "applies"), CASES)
+def test_saturation_keeps_values(rule: str, build: Build, applies: bool) -> None:
+    pytest.importorskip("egglog")
+    graph = Graph()
+    graph.output("y", build(graph))
+    assert_equal_outputs(graph, rewrite(graph, "egraph"))
