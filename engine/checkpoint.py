@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from engine.atomic import write_atomic
 from engine.errors import CheckpointError
 
 FORMAT = "dinovision-checkpoint-1"
+
+DIGEST = "sha256"
+"""Metadata key of the checksum; files of other programs have none and are not checked."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +57,10 @@ def save_checkpoint(
 
     Raises CheckpointError when the disk refuses; an older file at `path` then stays whole.
     """
-    data = safetensors.numpy.save(
-        {name: np.asarray(value, order="C") for name, value in tensors.items()},
-        {"format": FORMAT, **metadata},
-    )
+    stored = {name: np.asarray(value, order="C") for name, value in tensors.items()}
+    noted = {"format": FORMAT, **metadata}
+    contents = {name: (value.shape, value.tobytes()) for name, value in stored.items()}
+    data = safetensors.numpy.save(stored, {**noted, DIGEST: _digest(contents, noted)})
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, data)
@@ -67,7 +71,8 @@ def save_checkpoint(
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read a safetensors file; f16, bf16 and f64 tensors become f32, others are an error.
 
-    Raises CheckpointError when the file is missing, truncated or not safetensors.
+    Raises CheckpointError when the file is missing, truncated or not safetensors, or when its
+    contents differ from what `save_checkpoint` wrote.
     """
     try:
         data = path.read_bytes()
@@ -79,8 +84,23 @@ def load_checkpoint(path: Path) -> Checkpoint:
     except (safetensors.SafetensorError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise CheckpointError(f"{path} is not a whole safetensors file: {reason}") from error
+    expected = metadata.pop(DIGEST, None)
+    contents = {name: (entry["shape"], bytes(entry["data"])) for name, entry in entries}
+    if expected is not None and _digest(contents, metadata) != expected:
+        raise CheckpointError(f"{path} is damaged: its contents do not match its checksum")
     tensors = {name: _as_f32(path, name, entry) for name, entry in entries}
     return Checkpoint(path, tensors, metadata)
+
+
+def _digest(
+    contents: Mapping[str, tuple[Sequence[int], bytes]], metadata: Mapping[str, str]
+) -> str:
+    """SHA-256 over names, shapes and bytes of all tensors, and the rest of the metadata."""
+    digest = hashlib.sha256(json.dumps(sorted(metadata.items())).encode())
+    for name, (shape, raw) in sorted(contents.items()):
+        digest.update(json.dumps([name, list(shape), len(raw)]).encode())
+        digest.update(raw)
+    return digest.hexdigest()
 
 
 def _metadata(data: bytes) -> dict[str, str]:

@@ -151,4 +151,4 @@ def test_long_rows(chosen: str, gpu: Gpu, rng: np.random.Generator) -> None:
         case = place(graph, op, op, Sample((shape,), attrs), feeds, rng)
         graph.output(f"d {op}", gradients(case.loss, case.sources)[0])
         graph.output(f"loss {op}", case.loss)
-    compare(gpu, graph, feeds, chosen)
+    compare(gpu, graph, feeds, chosen, "")

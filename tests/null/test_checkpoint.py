@@ -148,6 +148,18 @@ def test_a_flipped_byte_in_the_header_never_surprises(mask: int, path: Path) -> 
     assert refused > length / 2
 
 
+@pytest.mark.parametrize("mask", [1, 128])
+def test_a_flipped_byte_in_a_tensor_is_noticed(mask: int, path: Path) -> None:
+    save_checkpoint(path, TENSORS, METADATA)
+    whole = path.read_bytes()
+    (length,) = struct.unpack("<Q", whole[:8])
+    for position in range(8 + length, len(whole)):
+        damaged = bytearray(whole)
+        damaged[position] ^= mask
+        path.write_bytes(damaged)
+        assert "is damaged" in complaint(path)
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"12345678", b"a text file\n" * 100, b"PK\x03\x04" + bytes(500), bytes(64)]
 )
