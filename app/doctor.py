@@ -117,7 +117,7 @@ def _openxr() -> Iterator[Line]:
         return
     yield Line("runtime", runtime.name)
     yield Line("manifest", f"{runtime.manifest} (from {runtime.found_by})")
-    yield Line("library", runtime.library or "none")
+    yield Line("library", runtime.binary or "none")
     if runtime.problem:
         yield Line("problem", runtime.problem, wrong=True)
 

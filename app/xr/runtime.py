@@ -23,7 +23,7 @@ class OpenXrRuntime:
     """The variable, folder or registry key that named the manifest."""
     name: str
     """What the runtime calls itself; "unnamed" when it does not."""
-    library: str
+    binary: str
     """Absolute path, or a bare file name that the dynamic linker looks up."""
     problem: str | None
     """Why the loader cannot use it, in one line; None when nothing speaks against it."""

@@ -34,7 +34,7 @@ def test_variable_wins_over_every_folder(tmp_path: Path) -> None:
     forced = write(tmp_path / "forced.json")
     runtime = found(tmp_path, XR_RUNTIME_JSON=str(forced))
     assert (runtime.manifest, runtime.found_by) == (forced, "XR_RUNTIME_JSON")
-    assert (runtime.name, runtime.library, runtime.problem) == ("Fake", "libopenxr_fake.so", None)
+    assert (runtime.name, runtime.binary, runtime.problem) == ("Fake", "libopenxr_fake.so", None)
 
 
 def test_folders_in_the_order_of_the_loader(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_relative_library_belongs_to_the_real_manifest(tmp_path: Path) -> None:
     link.symlink_to(real)
     runtime = found(tmp_path)
     assert runtime.problem is None
-    assert Path(runtime.library).samefile(library)
+    assert Path(runtime.binary).samefile(library)
     library.unlink()
     assert "does not exist" in str(found(tmp_path).problem)
 
