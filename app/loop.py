@@ -99,16 +99,17 @@ class FrameLoop:
     def idle(self) -> None:
         """What is done while waiting for a frame: completions, readbacks, further chunks."""
         self.gpu.poll()
-        self._collect()
-        self.tenant.poll()
-        for viewer in self.viewers:
-            viewer.poll()
+        self._take_arrived()
         self._pump()
 
     def flush(self) -> None:
         """Wait for the device and take everything that has arrived. Not for the frame loop."""
         self._mirror()
         self.gpu.wait()
+        self._take_arrived()
+
+    def _take_arrived(self) -> None:
+        """Completions and readbacks, as of the last poll."""
         self._collect()
         self.tenant.poll()
         for viewer in self.viewers:

@@ -27,7 +27,7 @@ from engine.schedules import Warmup
 from engine.session import Session
 from models.dinov3 import DEFAULT_DEPTH, WIDTH, load_encoder
 from models.nn import initial_parameters
-from models.vision import COMPONENTS, IMAGE, inference_graph, training_graph
+from models.vision import COMPONENTS, inference_graph, training_graph
 
 log = logging.getLogger(__name__)
 
@@ -59,15 +59,19 @@ class Network:
         self.optimizer = config.optimizer
         self.step = self._first_step = 0
         """Finished training steps, those before a resumed checkpoint included."""
-        frozen = _encoder(config)
-        resumed = load_checkpoint(config.checkpoint) if config.checkpoint else None
         training = training_graph(config.optimizer, depth=config.depth)
+        frozen = (
+            load_encoder(config.encoder, config.depth)
+            if config.encoder
+            else initial_parameters(training, ENCODER_SEED, trainable=False)
+        )
+        resumed = load_checkpoint(config.checkpoint) if config.checkpoint else None
         # What `run.py tune` has measured, if it has.
         facts = replace(gpu.facts, table=load_table(gpu))
         self.train = Session(gpu, compile_graph(training, facts))
         self.infer = Session(gpu, compile_graph(inference_graph(depth=config.depth), facts))
         self.encoder_note = f"encoder: {config.encoder.name}" if config.encoder else RANDOM_ENCODER
-        self._initial = initial_parameters(training, config.seed) | frozen
+        self._initial = initial_parameters(training, config.seed, trainable=True) | frozen
         if resumed:
             self._resume(resumed)
         self._weights = _only(self.train.pack("parameter"))
@@ -231,14 +235,6 @@ def to_unit(image: np.ndarray) -> np.ndarray:
 def psnr_db(mse: float) -> float:
     """Peak signal-to-noise ratio for signals in 0..1; infinite for identical images."""
     return -10 * math.log10(mse) if mse > 0 else math.inf
-
-
-def _encoder(config: NetworkConfig) -> dict[str, np.ndarray]:
-    if config.encoder:
-        return load_encoder(config.encoder, config.depth)
-    graph = inference_graph(depth=config.depth, size=IMAGE)
-    values = initial_parameters(graph, ENCODER_SEED)
-    return {node.name: values[node.name] for node in graph.parameters(trainable=False)}
 
 
 def _step(file: Checkpoint) -> int:

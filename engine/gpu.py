@@ -19,7 +19,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import wgpu
@@ -98,7 +98,7 @@ class Command:
 class Gpu:
     """One device and its only queue, shared by the network and the renderer."""
 
-    implementation = "wgpu"
+    implementation: Literal["wgpu", "dawn"] = "wgpu"
 
     def __init__(self, adapter: wgpu.GPUAdapter, device: wgpu.GPUDevice) -> None:
         from wgpu.backends.wgpu_native._ffi import ffi, lib

@@ -10,15 +10,15 @@ import numpy as np
 from engine.graph import TensorType
 from engine.kernels.wgsl import Kernel
 
-PINNED = ("parameter", "frozen", "input", "output", "gradient", "state", "constant")
-"""Buffer kinds that keep their own storage; only "transient" buffers share slabs."""
-
 BufferIds = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Buffer:
     """One logical tensor in memory.
+
+    `kind` is "parameter", "frozen", "input", "output", "gradient", "state", "constant" or
+    "transient"; only transients share slabs.
 
     Buffers with the same `pack` lie one after another in one slab, in id order of declaration,
     so that a kernel may bind the whole pack as a single range.

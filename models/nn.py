@@ -87,13 +87,16 @@ def pixel_shuffle(x: Node, factor: int) -> Node:
     return ops.reshape(ops.permute(tiles, (0, 1, 3, 2, 4, 5)), (n, h * factor, w * factor, c))
 
 
-def initial_parameters(graph: Graph, seed: int) -> dict[str, np.ndarray]:
-    """Draw every parameter of a graph from its initialiser; the same seed gives the same values.
+def initial_parameters(
+    graph: Graph, seed: int, *, trainable: bool | None = None
+) -> dict[str, np.ndarray]:
+    """Draw a graph's parameters (all, or only trainable or frozen ones) from their initialisers.
 
-    Each parameter has a generator of its own, so adding one does not change the others.
+    The same seed gives the same values. Each parameter has a generator of its own, so adding one
+    does not change the others.
     """
     values = {}
-    for node in graph.parameters():
+    for node in graph.parameters(trainable=trainable):
         rng = np.random.default_rng([seed, *node.name.encode()])
         values[node.name] = graph.initializers[node.name](rng, node.shape)
     return values

@@ -329,7 +329,7 @@ class Preview:
             in_flight=self.tenant.policy.in_flight,
             policy=self.tenant.policy.name,
             adapter=self.gpu.name,
-            gpu="wgpu",
+            gpu=self.gpu.implementation,
             objects_created_in_loop=self._created,
             loss_first=losses[0] if losses else None,
             loss_last=losses[-1] if losses else None,

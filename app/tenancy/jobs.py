@@ -70,11 +70,17 @@ class _PlanJob:
         self.runs = 0
         self.session, self._camera = session, camera
         self._costs = estimated_costs(session.plan, is_cpu=session.gpu.facts.is_cpu)
+        self._wanted = 0
         self.cut(1)
 
     def cut(self, chunks: int) -> None:
-        """Recut into (at most) `chunks` ranges of about equal cost."""
-        self.chunks = cut(self._costs, chunks)
+        """Recut into (at most) `chunks` ranges of about equal cost; asked before every run."""
+        if chunks != self._wanted:
+            self._wanted, self.chunks = chunks, cut(self._costs, chunks)
+
+    def completed(self) -> None:
+        """The device has finished the run."""
+        self.runs += 1
 
     def is_last(self, index: int) -> bool:
         """Whether the chunk ends the job."""
@@ -140,10 +146,6 @@ class TrainJob(_PlanJob):
             if self._recorded:
                 self._readback.arm(serial)
 
-    def completed(self) -> None:
-        """See Job."""
-        self.runs += 1
-
     def poll(self) -> None:
         """See Job."""
         data = self._readback.take()
@@ -201,10 +203,6 @@ class InferJob(_PlanJob):
         """See Job."""
         if self._recorded:
             self._readback.arm(serial)
-
-    def completed(self) -> None:
-        """See Job."""
-        self.runs += 1
 
     def poll(self) -> None:
         """See Job."""

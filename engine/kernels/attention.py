@@ -69,7 +69,7 @@ def _keys(shape: AttentionShape) -> Geometry:
 
 
 def attention(shape: AttentionShape, choice: AttentionChoice, *, lse: bool) -> Kernel:
-    """Y = softmax(scale q k^T) v from q, k and v; also the log-sum-exp if `lse`."""
+    """y = softmax(scale q k^T) v from q, k and v; also the log-sum-exp if `lse`."""
     program = Stream(
         label="attention",
         over=_queries(shape),

@@ -58,7 +58,7 @@ def row_losses(s: Labelled, lanes: int) -> Kernel:
 
 
 def weighted_mean(rows: int, lanes: int) -> Kernel:
-    """Y = sum of the losses over sum of the weights of x[rows]; 0 when no row counts."""
+    """y = sum of the losses over sum of the weights of x[rows]; 0 when no row counts."""
     body = f"""
     var sum = vec2<f32>();
     for (var j = t; j < {rows}u; j += {lanes}u) {{ sum += x[j]; }}
@@ -73,7 +73,7 @@ def weighted_mean(rows: int, lanes: int) -> Kernel:
 
 
 def weight_sum(s: Labelled, lanes: int) -> Kernel:
-    """Y = sum of the weights of all rows that count."""
+    """y = sum of the weights of all rows that count."""
     body = f"""
     var sum = 0.0;
     for (var j = t; j < {s.rows}u; j += {lanes}u) {{ sum += weight_of(labels[j]); }}
@@ -84,7 +84,7 @@ def weight_sum(s: Labelled, lanes: int) -> Kernel:
 
 
 def cross_entropy_grad(s: Labelled, lanes: int) -> Kernel:
-    """Dx = (softmax(x) - onehot(label)) * weight / weight sum * upstream.
+    """dx = (softmax(x) - onehot(label)) * weight / weight sum * upstream.
 
     Operands: logits, labels, perhaps weights, upstream [1], weight sum [1].
     """

@@ -78,7 +78,7 @@ def moments(g: Groups, cut: Cut) -> Kernel:
 
 
 def normalize(label: str, g: Groups, cut: Cut, statistics: bool) -> Kernel:
-    """Y = (x - mean) / sqrt(var + eps), then affine and SiLU; (mean, 1 / sqrt) if `statistics`.
+    """y = (x - mean) / sqrt(var + eps), then affine and SiLU; (mean, 1 / sqrt) if `statistics`.
 
     With several slices the operand after the affine ones is what `moments` wrote.
     """

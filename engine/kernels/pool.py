@@ -80,7 +80,7 @@ def _images(w: Window) -> tuple[int, ...]:
 
 
 def max_pool(w: Window) -> Kernel:
-    """Y[n, oh, ow, c] = the largest element of each window of x[n, h, w, c]; padding never wins."""
+    """y[n, oh, ow, c] = the largest element of each window of x[n, h, w, c]; padding never wins."""
     kind = element(w.channels)
     body = f"\n    var largest = {kind}({LOWEST});"
     body += _taps(w, "largest = max(largest, x[at]);") + "\n    y[i] = largest;"
@@ -88,7 +88,7 @@ def max_pool(w: Window) -> Kernel:
 
 
 def max_pool_grad(w: Window) -> Kernel:
-    """Dx[n, h, w, c] from x, pooled m[n, oh, ow, c] and upstream g alike.
+    """dx[n, h, w, c] from x, pooled m[n, oh, ow, c] and upstream g alike.
 
     A pixel gets the gradient of each window whose maximum it is, unless an earlier pixel of that
     window, in the order (y, x), equals it.
@@ -131,14 +131,14 @@ def _share(w: Window, divisor: str, oy: str, ox: str) -> str:
 
 
 def avg_pool(w: Window, divisor: str) -> Kernel:
-    """Y[n, oh, ow, c] = each window's sum of x[n, h, w, c] over the divisor."""
+    """y[n, oh, ow, c] = each window's sum of x[n, h, w, c] over the divisor."""
     body = f"\n    var sum = {element(w.channels)}();" + _taps(w, "sum += x[at];")
     body += f"\n    y[i] = sum * ({_share(w, divisor, 'py', 'px')});"
     return _over("avg_pool2d", ["x"], _pooled(w), body, w.positions * w.taps)
 
 
 def avg_unpool(w: Window, divisor: str) -> Kernel:
-    """Y[n, h, w, c] = for each pixel the sum of x[n, oh, ow, c] / divisor over its windows."""
+    """y[n, h, w, c] = for each pixel the sum of x[n, oh, ow, c] / divisor over its windows."""
     body = f"\n    var sum = {element(w.channels)}();"
     body += _covering(w, f"sum += x[at] * ({_share(w, divisor, 'oy', 'ox')});")
     return _over(
@@ -147,7 +147,7 @@ def avg_unpool(w: Window, divisor: str) -> Kernel:
 
 
 def upsample_bilinear(image: tuple[int, ...], factor: tuple[int, int]) -> Kernel:
-    """Y[n, h * fy, w * fx, c] between the centres of the pixels of x[n, h, w, c]."""
+    """y[n, h * fy, w * fx, c] between the centres of the pixels of x[n, h, w, c]."""
     n, height, width, channels = image
     c, (fy, fx) = in_elements(channels), factor
     body = ""

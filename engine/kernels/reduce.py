@@ -23,11 +23,6 @@ def sum_slices(length: int) -> int:
     return 1 if length < 128 else 2 ** round(log2(length) / 2)
 
 
-def sum_axis(outer: int, length: int, inner: int, scale: float = 1.0) -> list[Kernel]:
-    """y[outer, inner] = scale * sum over the middle axis; one kernel or two."""
-    return reduce_axis("sum", outer, length, inner, scale)
-
-
 def reduce_axis(kind: str, outer: int, length: int, inner: int, scale: float = 1.0) -> list[Kernel]:
     """y[outer, inner] = scale * sum, max or min over the middle axis; one kernel or two."""
     slices = sum_slices(length)

@@ -30,7 +30,7 @@ def log_sum(columns: int, lanes: int) -> str:
 
 
 def softmax(rows: int, columns: int, lanes: int, log: bool = False) -> Kernel:
-    """Y = softmax of each row of x[rows, columns], or its logarithm."""
+    """y = softmax of each row of x[rows, columns], or its logarithm."""
     kind, n = element(columns), in_elements(columns)
     value = "(x[base + j] - top) - shift" if log else "exp(x[base + j] - top) * scale"
     factor = "let shift = log(whole);" if log else "let scale = 1.0 / whole;"

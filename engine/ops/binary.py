@@ -87,22 +87,22 @@ for _row in BINARY:
 
 
 def add(a: Node, b: Node) -> Node:
-    """A + b, broadcasting."""
+    """a + b, broadcasting."""
     return a.graph.add("add", [a, b])
 
 
 def sub(a: Node, b: Node) -> Node:
-    """A - b, broadcasting."""
+    """a - b, broadcasting."""
     return a.graph.add("sub", [a, b])
 
 
 def mul(a: Node, b: Node) -> Node:
-    """A * b, broadcasting."""
+    """a * b, broadcasting."""
     return a.graph.add("mul", [a, b])
 
 
 def div(a: Node, b: Node) -> Node:
-    """A / b, broadcasting."""
+    """a / b, broadcasting."""
     return a.graph.add("div", [a, b])
 
 

@@ -133,7 +133,7 @@ def matmul(a: Node, b: Node, *, transpose_a: bool = False, transpose_b: bool = F
 
 
 def linear(x: Node, weight: Node, bias: Node | None = None) -> Node:
-    """X @ weight^T + bias for x [..., in], weight [out, in] (PyTorch's layout), bias [out]."""
+    """x @ weight^T + bias for x [..., in], weight [out, in] (PyTorch's layout), bias [out]."""
     flat = reshape(x, (-1, x.shape[-1]))
     y = matmul(flat, weight, transpose_b=True)
     if bias is not None:

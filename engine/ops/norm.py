@@ -176,7 +176,7 @@ def layer_norm(
 
 
 def rms_norm(x: Node, weight: Node | None = None, *, eps: float) -> Node:
-    """X / sqrt(mean(x^2) + eps) over the last axis, times weight [columns] if given."""
+    """x / sqrt(mean(x^2) + eps) over the last axis, times weight [columns] if given."""
     return x.graph.add("rms_norm", [x, *([weight] if weight is not None else [])], eps=float(eps))
 
 

@@ -205,7 +205,7 @@ def sigmoid(x: Node) -> Node:
 
 
 def square(x: Node) -> Node:
-    """X * x."""
+    """x * x."""
     return unary("square", x)
 
 
@@ -215,7 +215,7 @@ def relu(x: Node) -> Node:
 
 
 def silu(x: Node) -> Node:
-    """X * sigmoid(x)."""
+    """x * sigmoid(x)."""
     return unary("silu", x)
 
 

@@ -7,6 +7,7 @@ moments and step are zero.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 
 from engine.graph import Node, TensorType
@@ -58,9 +59,9 @@ class Update(Op):
     def reference(self, inputs: Sequence[Array], attrs: Attrs) -> Array:
         raise AssertionError("effects have no value; tests compare whole training steps")
 
+    @abstractmethod
     def rule(self, attrs: Attrs) -> str:
         """WGSL that changes w[i] (and m[i], v[i]), given `gradient` and `multiplier`."""
-        raise NotImplementedError
 
     def lower(self, node: Node, to: Lowering) -> None:
         attrs, hyper = node.attrs, node.inputs[0]
