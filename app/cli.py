@@ -14,7 +14,8 @@ import tyro
 from rich.console import Console
 from rich.logging import RichHandler
 
-from app.config import ExplainConfig, PreviewConfig, TuneConfig, UsageError
+from app.config import ExplainConfig, PreviewConfig, ReportConfig, TuneConfig, UsageError
+from app.sweep.config import SweepConfig
 
 OK, FAILED, USAGE = 0, 1, 2
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -60,14 +61,37 @@ def tune(config: TuneConfig) -> int:
     return run_tune(config)
 
 
+def sweep(config: SweepConfig) -> int:
+    """Compare chunk counts, bounds and policies."""
+    from app.progress import Progress
+    from app.sweep.sweep import Sweep
+
+    progress = Progress()
+    with contextlib.closing(progress), Sweep(config, progress) as session:
+        summary = session.run()
+    progress.say(f"{summary['outcome']}: figures in {config.out}; see run.py report {config.out}")
+    return OK if summary["outcome"] == "ok" else FAILED
+
+
+def report(config: ReportConfig) -> int:
+    """Tables, plots and a page from a run or a sweep."""
+    from app.report.command import run_report
+
+    return run_report(config)
+
+
 COMMANDS: dict[type, Callable[..., int]] = {
     PreviewConfig: preview,
+    SweepConfig: sweep,
+    ReportConfig: report,
     DoctorConfig: doctor,
     ExplainConfig: explain,
     TuneConfig: tune,
 }
 NAMES: dict[str, Callable[..., object]] = {
     "preview": PreviewConfig,
+    "sweep": SweepConfig,
+    "report": ReportConfig,
     "doctor": DoctorConfig,
     "explain": ExplainConfig,
     "tune": TuneConfig,

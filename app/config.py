@@ -10,29 +10,72 @@ from typing import Annotated, Literal
 
 import tyro
 
+from app.scene.load import MAX_LOAD
+
 
 class UsageError(Exception):
     """An option has an impossible value; the message says which are possible."""
 
 
 @dataclass(frozen=True)
-class PreviewConfig:
-    """Watch a decoder learn to paint the camera image, in stereo, on the renderer's own queue."""
+class SessionConfig:
+    """What every command with a renderer and a network shares."""
 
     camera: str = "photos"
     """photos (a slow walk over shipped photographs), webcam:N, a video file or an image folder."""
+    eye_size: int = 720
+    """Width and height of one eye image, pixels (16 to 4096)."""
+    scene_load: int = 0
+    """Extra light samples per pixel, in a haze: make rendering dearer at will (0 to 1000000).
+    Frames that take seconds hang the GPU, so start small."""
+    max_kernel_ms: float | None = None
+    """Longest single kernel, ms; longer ones are split, or refused. A chunk boundary cannot fall
+    inside a kernel. [default: a quarter of a refresh; none on CPU devices]"""
+    encoder: Path | None = None
+    """DINOv3 ViT-S/16 checkpoint, safetensors in the Hugging Face layout. [default: random]"""
+    checkpoint: Path | None = None
+    """Resume the decoder from a checkpoint."""
+    seed: int = 0
+    """Seed of the fresh decoder and of the photo walk."""
+    gpu: Literal["wgpu", "dawn"] = "wgpu"
+    """WebGPU implementation."""
+    contract: Literal["strict", "accelerated"] = "strict"
+    """Arithmetic: strict f32, or reduced precision where the device is faster with it."""
+    debug: bool = False
+    """Show a traceback for expected errors too."""
+
+    def check(self) -> None:
+        """Raise UsageError for the first impossible value."""
+        if not 16 <= self.eye_size <= 4096:
+            raise UsageError(f"--eye-size must be 16 to 4096 pixels, not {self.eye_size}")
+        if not 0 <= self.scene_load <= MAX_LOAD:
+            raise UsageError(f"--scene-load must be 0 to {MAX_LOAD}, not {self.scene_load}")
+        if self.max_kernel_ms is not None and not 0 < self.max_kernel_ms < math.inf:
+            raise UsageError(f"--max-kernel-ms must be above 0, not {self.max_kernel_ms:g}")
+        if self.seed < 0:
+            raise UsageError(f"--seed must be at least 0, not {self.seed}")
+        if self.gpu == "dawn":
+            raise UsageError("--gpu dawn is not available in this version: use --gpu wgpu")
+        if self.contract == "accelerated":
+            raise UsageError(
+                "--contract accelerated is not available in this version: use --contract strict"
+            )
+
+
+@dataclass(frozen=True)
+class PreviewConfig(SessionConfig):
+    """Watch a decoder learn to paint the camera image, in stereo, on the renderer's own queue."""
+
     chunks: int = 4
     """Chunks that each training step and each inference is cut into (K, at least 1)."""
     in_flight: int = 1
     """Most chunks in flight on the GPU, and with the fixed policy per frame (N, at least 1)."""
     policy: Literal["fixed", "greedy", "deadline"] = "fixed"
     """When chunks are submitted: N per frame, always N in flight, or as the next frame allows."""
-    job: Literal["train", "infer", "both"] = "both"
-    """What the network does: training steps, display inference, or both in turn."""
+    job: Literal["train", "infer", "both", "none"] = "both"
+    """What the network does: training steps, display inference, both in turn, or nothing."""
     hz: float = 90.0
     """Refresh rate of the simulated headset, Hz (1 to 1000)."""
-    eye_size: int = 720
-    """Width and height of one eye image, pixels (16 to 4096)."""
     fresh: bool = False
     """Start from an untrained decoder. (No trained default ships yet: always so for now.)"""
     headless: bool = False
@@ -45,52 +88,30 @@ class PreviewConfig:
     """Folder for the records of the run. [default: none; runs/preview when headless]"""
     save: Path | None = None
     """Write a checkpoint of the decoder here at the end. (S writes one at any time.)"""
-    encoder: Path | None = None
-    """DINOv3 ViT-S/16 checkpoint, safetensors in the Hugging Face layout. [default: random]"""
-    checkpoint: Path | None = None
-    """Resume the decoder from a checkpoint."""
     held_out: int = 15
     """Held-out photographs in the PSNR figures of the summary (0 to 15; 0 leaves them out)."""
-    seed: int = 0
-    """Seed of the fresh decoder and of the photo walk."""
-    gpu: Literal["wgpu", "dawn"] = "wgpu"
-    """WebGPU implementation."""
-    contract: Literal["strict", "accelerated"] = "strict"
-    """Arithmetic: strict f32, or reduced precision where the device is faster with it."""
-    debug: bool = False
-    """Show a traceback for expected errors too."""
     debug_nan: bool = False
     """After a loss that is not finite, name the first kernel whose result is not. Each training
     step then waits until the loss of the one before is known."""
 
     def check(self) -> None:
         """Raise UsageError for the first impossible value."""
+        super().check()
         at_least = {"--chunks": self.chunks, "--in-flight": self.in_flight}
         if self.frames is not None:
             at_least["--frames"] = self.frames
         for option, value in at_least.items():
             if value < 1:
                 raise UsageError(f"{option} must be at least 1, not {value}")
-        if not 1 <= self.hz <= 1000:
-            raise UsageError(f"--hz must be 1 to 1000, not {self.hz:g}")
-        if not 16 <= self.eye_size <= 4096:
-            raise UsageError(f"--eye-size must be 16 to 4096 pixels, not {self.eye_size}")
+        check_hz(self.hz)
         if self.seconds is not None and not self.seconds > 0:
             raise UsageError(f"--seconds must be above 0, not {self.seconds:g}")
         if not 0 <= self.held_out <= 15:
             raise UsageError(f"--held-out must be 0 to 15, not {self.held_out}")
-        if self.seed < 0:
-            raise UsageError(f"--seed must be at least 0, not {self.seed}")
         if self.save is not None:
             _check_file("--save", self.save)
         if self.fresh and self.checkpoint is not None:
             raise UsageError("--fresh and --checkpoint exclude each other")
-        if self.gpu == "dawn":
-            raise UsageError("--gpu dawn is not available in this version: use --gpu wgpu")
-        if self.contract == "accelerated":
-            raise UsageError(
-                "--contract accelerated is not available in this version: use --contract strict"
-            )
 
     @property
     def out_dir(self) -> Path | None:
@@ -151,6 +172,34 @@ class TuneConfig:
         """Raise UsageError for the first impossible value."""
         if not 0 < self.seconds < math.inf:
             raise UsageError(f"--seconds must be above 0, not {self.seconds:g}")
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """Tables, plots and one self-contained HTML page from the folder of a run or a sweep.
+
+    A run also gets trace.pftrace, for https://ui.perfetto.dev, and its rows as CSV.
+    """
+
+    folder: Annotated[Path, tyro.conf.Positional]
+    """Folder that a run or a sweep wrote, also one that was killed."""
+    other: Annotated[Path | None, tyro.conf.Positional] = None
+    """A second one of the same kind, to compare with."""
+    out: Path | None = None
+    """HTML file to write. [default: report.html in the folder; comparison.html with two]"""
+    debug: bool = False
+    """Show a traceback for expected errors too."""
+
+    def check_usage(self) -> None:
+        """Raise UsageError for the first impossible value."""
+        if self.out is not None:
+            _check_file("--out", self.out)
+
+
+def check_hz(hz: float) -> None:
+    """Raise UsageError unless it is a refresh rate that the simulated headset can have."""
+    if not 1 <= hz <= 1000:
+        raise UsageError(f"--hz must be 1 to 1000, not {hz:g}")
 
 
 def _check_file(option: str, path: Path) -> None:

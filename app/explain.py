@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -12,7 +10,7 @@ import numpy as np
 from rich.console import Console
 
 from app.config import ExplainConfig, UsageError
-from app.tables import print_table, say
+from app.tables import print_table, say, to_reader
 from engine.check import check_plan
 from engine.compile import compile_graph
 from engine.errors import GraphError
@@ -40,7 +38,7 @@ def run_explain(config: ExplainConfig, console: Console | None = None) -> int:
         graph = program.reduced() if reduced else program.build(size)
     except (ValueError, GraphError) as error:
         raise UsageError(f"--size {size} does not suit '{config.model}': {error}") from error
-    try:
+    with to_reader(console):
         if config.check:
             return _check(console, graph, program)
         stage = STAGES.get(config.stage)
@@ -48,10 +46,6 @@ def run_explain(config: ExplainConfig, console: Console | None = None) -> int:
             _print_wgsl(console, compile_graph(graph), config.kernel or "")
         else:
             stage(console, graph)
-        console.file.flush()
-    except BrokenPipeError:
-        # The reader (head, less) has seen enough; nothing may be flushed at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

@@ -8,13 +8,13 @@ from typing import Protocol
 
 import wgpu
 
-from app.camera.capture import CaptureThread
 from app.camera.source import Frame
 from app.scene.renderer import SceneRenderer
-from app.telemetry.frame_log import FrameLog
-from app.telemetry.rows import ChunkRow
-from app.tenancy.tenant import SMOOTHING, Tenant
-from app.xr.driver import XrDriver
+from app.telemetry.frame_log import FrameDraft, FrameLog
+from app.telemetry.rows import ChunkRow, FrameRow
+from app.telemetry.stamps import Stamps
+from app.tenancy.tenant import Tenant
+from app.xr.driver import FrameTiming, XrDriver
 from engine.gpu import Gpu
 
 
@@ -34,9 +34,9 @@ class Viewer(Protocol):
 class FrameLoop:
     """Runs both tenants of the queue, the renderer and the network, frame by frame.
 
-    `before_frame` runs at each frame's start (key presses), `after_submit` when the eyes are on
-    their way (what can wait); `on_chunk` gets each finished chunk's row. All GPU work happens on
-    the calling thread.
+    `camera` gives the newest image. `before_frame` runs at each frame's start (key presses),
+    `after_submit` when the eyes are on their way (what can wait); `on_frame` and `on_chunk` get
+    each finished row. `stamps` brings GPU times. All GPU work happens on the calling thread.
     """
 
     def __init__(
@@ -45,18 +45,22 @@ class FrameLoop:
         driver: XrDriver,
         scene: SceneRenderer,
         tenant: Tenant,
-        camera: CaptureThread,
-        log: FrameLog,
+        camera: Callable[[], Frame | None],
+        stamps: Stamps,
         *,
-        viewers: Sequence[Viewer],
-        before_frame: Callable[[], None],
-        after_submit: Callable[[], None],
+        viewers: Sequence[Viewer] = (),
+        before_frame: Callable[[], None] = lambda: None,
+        after_submit: Callable[[], None] = lambda: None,
+        on_frame: Callable[[FrameRow], None],
         on_chunk: Callable[[ChunkRow], None],
     ) -> None:
         self.gpu, self.driver, self.scene, self.tenant = gpu, driver, scene, tenant
-        self.camera, self.log, self.viewers = camera, log, viewers
+        self.camera, self.stamps = camera, stamps
+        # Stamps are one more thing that rides along with the mirror's submission.
+        self.viewers: tuple[Viewer, ...] = (*viewers, stamps)
         self._before_frame, self._after_submit = before_frame, after_submit
-        self._on_chunk = on_chunk
+        self._on_frame, self._on_chunk = on_frame, on_chunk
+        self.log = FrameLog(self._frame_known)
         self.frames = 0
         """Frames begun."""
         self._shown: Frame | None = None
@@ -69,32 +73,40 @@ class FrameLoop:
         while running():
             timing = self.driver.wait_frame(self.idle)
             frame = self.log.start(timing, time.perf_counter_ns())
+            frame.margin_ms = self.tenant.policy.margin_ms
             self.frames += 1
             self.tenant.frame_started(timing)
             self._before_frame()
             self._show_camera()
             self.driver.begin_frame()
             frame.begin_ns = time.perf_counter_ns()
-            encoder = self.gpu.device.create_command_encoder()
-            self.scene.encode(encoder)
-            # Late latching: from here to the submission nothing but the views is written.
-            frame.locate_ns = time.perf_counter_ns()
-            self.scene.set_views(self.driver.locate_views(timing.predicted_display_ns))
-            if self._shown is not None:
-                frame.camera_age_ms = (frame.locate_ns - self._shown.captured_ns) / 1e6
-            frame.in_flight_at_submit = self.tenant.in_flight
-            frame.submit_ns = time.perf_counter_ns()
-            frame.serial = self.gpu.submit(encoder)
-            frame.submit_ms = (time.perf_counter_ns() - frame.submit_ns) / 1e6
+            if timing.should_render:
+                self._render(frame, timing)
             self.driver.end_frame(timing.frame_id)
             frame.end_ns = time.perf_counter_ns()
             self._mirror()
             self._pump()
             self._after_submit()
-        self.flush()
-        self.tenant.finish_run(self.flush)
-        self.log.count_chunks(self.tenant.chunks_this_frame)
-        self.log.finish()
+        self._finish()
+
+    def _render(self, frame: FrameDraft, timing: FrameTiming) -> None:
+        encoder = self.gpu.device.create_command_encoder()
+        span = self.stamps.span()
+        self.scene.encode(encoder, span.writes if span else None)
+        # Late latching: from here to the submission nothing but the views is written.
+        frame.locate_ns = time.perf_counter_ns()
+        self.scene.set_views(self.driver.locate_views(timing.predicted_display_ns))
+        if self._shown is not None:
+            frame.camera_age_ms = (frame.locate_ns - self._shown.captured_ns) / 1e6
+        frame.in_flight_at_submit = self.tenant.in_flight
+        frame.behind_chunk = self.tenant.newest_in_flight
+        frame.span = span.number if span else None
+        frame.submit_ns = time.perf_counter_ns()
+        frame.serial = self.gpu.submit(encoder)
+        frame.submit_ms = (time.perf_counter_ns() - frame.submit_ns) / 1e6
+        if span is not None:
+            span.recorded()
+        self.tenant.eyes_submitted(frame.serial, frame.submit_ns)
 
     def idle(self) -> None:
         """What is done while waiting for a frame: completions, readbacks, further chunks."""
@@ -108,52 +120,72 @@ class FrameLoop:
         self.gpu.wait()
         self._take_arrived()
 
+    def _finish(self) -> None:
+        self.flush()
+        self.tenant.finish_run(self.flush)
+        self.log.count_chunks(self.tenant.chunks_this_frame, self.tenant.withheld)
+        self.flush()  # the last stamps
+        self._take_rows(all_of_them=True)
+        self.log.finish()
+
     def _take_arrived(self) -> None:
         """Completions and readbacks, as of the last poll."""
-        self._collect()
-        self.tenant.poll()
+        for serial, done_ns in self.gpu.take_completions():
+            if not self.tenant.completed(serial, done_ns):
+                self._eyes_completed(serial, done_ns)
         for viewer in self.viewers:
             viewer.poll()
+        self._take_stamps()
+        self.tenant.poll()
+        self._take_rows()
+        self.log.settle(self.driver.results())
+
+    def _take_stamps(self) -> None:
+        arrived = self.stamps.take()
+        for number, begin_ns, end_ns in arrived:
+            if self.tenant.stamped(number, begin_ns, end_ns):
+                continue
+            frame = self.log.stamped(number, begin_ns, end_ns)
+            if frame is not None and frame.eye_ms is not None:
+                self.tenant.learn_eye_time(frame.eye_ms)
+        if arrived:
+            newest = arrived[-1][0]
+            self.tenant.stamps_passed(newest)
+            self.log.stamps_passed(newest)
+
+    def _eyes_completed(self, serial: int, done_ns: int) -> None:
+        frame = self.log.completed(serial, done_ns)
+        if frame is None or frame.submit_ns is None:
+            return
+        self.driver.frame_completed(frame.timing.frame_id, done_ns)
+        if frame.span is None and frame.in_flight_at_submit == 0:
+            # Without stamps, frames that had the queue to themselves give an upper bound.
+            self.tenant.learn_eye_time((done_ns - frame.submit_ns) / 1e6)
+
+    def _frame_known(self, row: FrameRow) -> None:
+        if row.missed is not None:
+            self.tenant.policy.frame_finished(row.missed, by_chunk=row.cause == "chunk")
+        self._on_frame(row)
+
+    def _take_rows(self, *, all_of_them: bool = False) -> None:
+        for row in self.tenant.take_rows(all_of_them=all_of_them):
+            self.log.chunk_known(row)
+            self._on_chunk(row)
 
     def _pump(self) -> None:
-        self.tenant.pump(after_submit=True)
-        self.log.count_chunks(self.tenant.chunks_this_frame)
-
-    def _collect(self) -> None:
-        for serial, done_ns in self.gpu.take_completions():
-            row = self.tenant.collect(serial, done_ns)
-            if row is not None:
-                self._on_chunk(row)
-                continue
-            frame = self.log.completed(serial, done_ns)
-            if frame is not None and frame.submit_ns is not None:
-                self.driver.frame_completed(frame.timing.frame_id, done_ns)
-                if frame.in_flight_at_submit == 0:
-                    self._learn_eye_time((done_ns - frame.submit_ns) / 1e6)
-        results = self.driver.results()
-        for result in results:
-            self.tenant.policy.frame_finished(result.missed)
-        self.log.settle(results)
-
-    def _learn_eye_time(self, ms: float) -> None:
-        """An upper bound of the eyes' GPU time, from frames that had the queue to themselves."""
-        known = self.tenant.eye_ms
-        self.tenant.eye_ms += (ms - known) * (SMOOTHING if known else 1.0)
+        self.tenant.pump()
+        self.log.count_chunks(self.tenant.chunks_this_frame, self.tenant.withheld)
 
     def _show_camera(self) -> None:
-        newest = self.camera.latest()
+        newest = self.camera()
         if newest is not None and newest is not self._shown:
             self._shown = newest
             self.scene.set_camera(newest.image)
 
     def _mirror(self) -> None:
-        encoder = None
-        drawn = []
-        for viewer in self.viewers:
-            encoder = encoder or self.gpu.device.create_command_encoder()
-            if viewer.draw(encoder):
-                drawn.append(viewer)
-        if encoder is not None and drawn:
+        encoder = self.gpu.device.create_command_encoder()
+        drawn = [viewer for viewer in self.viewers if viewer.draw(encoder)]
+        if drawn:
             serial = self.gpu.submit(encoder)
             for viewer in drawn:
                 viewer.submitted(serial)

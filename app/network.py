@@ -18,13 +18,16 @@ import numpy as np
 import wgpu
 
 from engine.checkpoint import Checkpoint, load_checkpoint
+from engine.chunks import estimated_costs
 from engine.compile import compile_graph
 from engine.errors import CheckpointError
 from engine.gpu import BufferRange, Gpu, Readback
 from engine.kernel_table import load_table
 from engine.optim import HYPER, Adam, Optimizer
+from engine.profile import measured_costs
 from engine.schedules import Warmup
 from engine.session import Session
+from engine.split import split_plan
 from models.dinov3 import DEFAULT_DEPTH, WIDTH, load_encoder
 from models.nn import initial_parameters
 from models.vision import COMPONENTS, inference_graph, training_graph
@@ -36,6 +39,12 @@ ENCODER_SEED = 20260801
 
 LEARNING = Adam(rate=1.5e-3, schedule=Warmup(10))
 """Found on the photo walk from a fresh decoder: see docs/measurements.md."""
+
+MEASURE_REPEATS = 7
+"""Runs that measure each plan's launches at start-up, 2 to 3 ms each on a GPU."""
+
+SPLIT_ROUNDS = 3
+"""Parts may take longer than their share: they are measured, and split again so often at most."""
 
 RANDOM_ENCODER = "random encoder, not DINOv3"
 
@@ -70,14 +79,21 @@ class Network:
         facts = replace(gpu.facts, table=load_table(gpu))
         self.train = Session(gpu, compile_graph(training, facts))
         self.infer = Session(gpu, compile_graph(inference_graph(depth=config.depth), facts))
+        self.train_costs = estimated_costs(self.train.plan, is_cpu=facts.is_cpu)
+        """Nanoseconds of each launch: estimated, measured by `warm_up`."""
+        self.infer_costs = estimated_costs(self.infer.plan, is_cpu=facts.is_cpu)
         self.encoder_note = f"encoder: {config.encoder.name}" if config.encoder else RANDOM_ENCODER
         self._initial = initial_parameters(training, config.seed, trainable=True) | frozen
         if resumed:
             self._resume(resumed)
+        self._connect()
+
+    def _connect(self) -> None:
+        """Find the memory that weights travel between, and fill it."""
         self._weights = _only(self.train.pack("parameter"))
         self._deployed = _only(self.infer.pack("parameter"))
         self._check_layout()
-        self._published = gpu.storage_buffer(self._weights.size, "published")
+        self._published = self.gpu.storage_buffer(self._weights.size, "published")
         self.reset()
 
     def reset(self) -> None:
@@ -95,12 +111,34 @@ class Network:
         self.publish(encoder)
         self.gpu.submit(encoder)
 
-    def warm_up(self) -> None:
-        """Run both plans once, so that drivers finish compiling, and reset."""
-        for session in (self.train, self.infer):
+    def warm_up(self, max_kernel_ms: float | None = None) -> None:
+        """Run both plans so that drivers finish compiling, measure their launches, and reset.
+
+        `max_kernel_ms`: kernels that take longer on this device are split; raises KernelTooLong for
+        one that cannot be. Sessions may be replaced: to be called before their memory is shared.
+        """
+        self.train, self.train_costs = self._measure(self.train, self.train_costs, max_kernel_ms)
+        self.infer, self.infer_costs = self._measure(self.infer, self.infer_costs, max_kernel_ms)
+        self._connect()
+
+    def _measure(
+        self, session: Session, estimated: list[float], max_kernel_ms: float | None
+    ) -> tuple[Session, list[float]]:
+        repeats = 1 if self.gpu.facts.is_cpu else MEASURE_REPEATS
+        costs = measured_costs(session, repeats)
+        if costs is None:
             session.run()
-        self.gpu.wait()
-        self.reset()
+            self.gpu.wait()
+            return session, estimated
+        for _ in range(SPLIT_ROUNDS):
+            if max_kernel_ms is None or max(costs) <= 1e6 * max_kernel_ms:
+                break
+            plan = split_plan(session.plan, costs, 1e6 * max_kernel_ms)
+            log.info("long kernels split: %d launches, not %d", len(plan.dispatches), len(costs))
+            session = Session(self.gpu, plan)
+            costs = measured_costs(session, repeats)
+            assert costs is not None, "timestamps were available a moment ago"
+        return session, costs
 
     # In the frame loop
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -12,6 +15,17 @@ from rich.table import Table
 def say(console: Console, line: str = "") -> None:
     """A line as it is, never wrapped."""
     print(line, file=console.file)
+
+
+@contextlib.contextmanager
+def to_reader(console: Console) -> Iterator[None]:
+    """Print to a reader (head, less) that may have seen enough before the end."""
+    try:
+        yield
+        console.file.flush()
+    except BrokenPipeError:
+        # Nothing may be flushed at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_table(

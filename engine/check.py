@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from engine.check_parts import launches
 from engine.errors import PlanError
 from engine.plan import Buffer, BufferIds, Dispatch, Plan
 from engine.specialize import DeviceFacts
@@ -227,7 +228,9 @@ def _check_groups(plan: Plan) -> None:
     for group in _groups(plan):
         reads: list[_Span] = []
         writes: list[_Span] = []
-        for index in group:
+        for launch in launches(plan, group):
+            # Parts of a launch bind the same: one of them speaks for all.
+            index = launch.start
             dispatch = plan.dispatches[index]
             mine_read, mine = _spans(plan, dispatch.reads), _spans(plan, dispatch.writes)
             races = any(m.meets(w) for m in (*mine_read, *mine) for w in writes)

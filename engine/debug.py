@@ -42,13 +42,14 @@ def first_nonfinite(session: Session) -> NonFinite | None:
     bad = _nonfinite(session, sources)
     if bad is not None:
         return NonFinite(-1, plan.buffers[bad].kind, plan.buffers[bad].name)
-    for index, dispatch in enumerate(plan.dispatches):
+    for launch in plan.launches():
         encoder = session.gpu.device.create_command_encoder()
-        session.encode(encoder, index, index + 1)
+        session.encode(encoder, launch.start, launch.stop)
         session.gpu.submit(encoder)
+        dispatch = plan.dispatches[launch.start]
         bad = _nonfinite(session, sorted(dispatch.write_ids()))
         if bad is not None:
-            return NonFinite(index, dispatch.kernel.label, plan.buffers[bad].name)
+            return NonFinite(launch.start, dispatch.kernel.label, plan.buffers[bad].name)
     return None
 
 

@@ -15,6 +15,10 @@ class PlanError(EngineError):
     """A graph cannot be turned into a plan, or a plan breaks one of its own rules."""
 
 
+class KernelTooLong(EngineError):  # noqa: N818
+    """A kernel exceeds the cap on kernel time and cannot be split enough."""
+
+
 class CheckpointError(EngineError):
     """A checkpoint is unreadable, incomplete or belongs to another model."""
 

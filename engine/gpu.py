@@ -16,7 +16,7 @@ import os
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Literal
@@ -42,7 +42,7 @@ FACTORIES = {
 }
 """Device methods that make objects which must not be made in steady state, by kind."""
 
-WANTED_FEATURES = ("timestamp-query",)
+WANTED_FEATURES = ("timestamp-query", "timestamp-query-inside-passes")
 WANTED_LIMITS = (
     "max-buffer-size",
     "max-storage-buffer-binding-size",
@@ -115,7 +115,7 @@ class Gpu:
         self._callback = ffi.callback(
             "void(WGPUQueueWorkDoneStatus, WGPUStringView, void *, void *)", self._on_done
         )
-        self._pipelines: dict[tuple[str, int, int], tuple[Any, Any]] = {}
+        self._pipelines: dict[Hashable, tuple[Any, Any]] = {}
         self._count_creations()
 
     @staticmethod
@@ -146,6 +146,11 @@ class Gpu:
     def driver(self) -> str:
         """Driver name and version as the adapter reports it."""
         return str(self.adapter.info.get("description", ""))
+
+    @property
+    def timestamp_period_ns(self) -> float:
+        """Nanoseconds of one unit of a resolved timestamp; 1 where the library normalises them."""
+        return float(self._lib.wgpuQueueGetTimestampPeriod(self._raw_queue))
 
     # Creation counting
 
@@ -181,19 +186,23 @@ class Gpu:
         writes: Sequence[BufferRange],
         grid: tuple[int, int, int],
         label: str = "",
+        overrides: Mapping[str, int] | None = None,
     ) -> Command:
-        """Bind a compute kernel; pipelines are shared between equal sources.
+        """Bind a compute kernel; pipelines are shared between equal sources and overrides.
 
-        Raises GpuError with the compiler's message when the WGSL is invalid.
+        `overrides` are values of the shader's overridable constants, by name. Raises GpuError
+        with the compiler's message when the WGSL is invalid.
         """
-        pipeline, layout = self._pipeline(source, len(reads), len(writes), label)
+        pipeline, layout = self._pipeline(source, len(reads), len(writes), label, overrides or {})
         entries = [{"binding": i, "resource": r.binding()} for i, r in enumerate([*reads, *writes])]
         group = self.device.create_bind_group(layout=layout, entries=entries)
         # The public objects are kept: the raw handles die with them.
         return Command(pipeline, group, grid)
 
-    def _pipeline(self, source: str, reads: int, writes: int, label: str) -> tuple[Any, Any]:
-        key = (source, reads, writes)
+    def _pipeline(
+        self, source: str, reads: int, writes: int, label: str, overrides: Mapping[str, int]
+    ) -> tuple[Any, Any]:
+        key = (source, reads, writes, frozenset(overrides.items()))
         if key not in self._pipelines:
             kinds = ["read-only-storage"] * reads + ["storage"] * writes
             layout = self.device.create_bind_group_layout(
@@ -210,7 +219,11 @@ class Gpu:
                 module = self.device.create_shader_module(code=source, label=label)
                 pipeline = self.device.create_compute_pipeline(
                     layout=self.device.create_pipeline_layout(bind_group_layouts=[layout]),
-                    compute={"module": module, "entry_point": "main"},
+                    compute={
+                        "module": module,
+                        "entry_point": "main",
+                        "constants": dict(overrides),
+                    },
                     label=label,
                 )
             except wgpu.GPUError as error:
@@ -220,13 +233,21 @@ class Gpu:
 
     # Replay, submission, completion
 
-    def replay(self, encoder: wgpu.GPUCommandEncoder, commands: Sequence[Command]) -> None:
-        """Record launches into one compute pass through raw calls; creates no counted object."""
+    def replay(
+        self,
+        encoder: wgpu.GPUCommandEncoder,
+        commands: Sequence[Command],
+        timestamp_writes: dict[str, Any] | None = None,
+    ) -> None:
+        """Record launches into one compute pass through raw calls; creates no counted object.
+
+        `timestamp_writes` as in `begin_compute_pass`.
+        """
         lib, null = self._lib, self._ffi.NULL
         set_pipeline = lib.wgpuComputePassEncoderSetPipeline
         set_group = lib.wgpuComputePassEncoderSetBindGroup
         dispatch = lib.wgpuComputePassEncoderDispatchWorkgroups
-        compute_pass = encoder.begin_compute_pass()
+        compute_pass = encoder.begin_compute_pass(timestamp_writes=timestamp_writes)
         raw = compute_pass._internal
         last = None
         for command in commands:
@@ -236,6 +257,14 @@ class Gpu:
             set_group(raw, 0, command.bind_group._internal, 0, null)
             dispatch(raw, *command.grid)
         compute_pass.end()
+
+    def stamp(
+        self, compute_pass: wgpu.GPUComputePassEncoder, queries: wgpu.GPUQuerySet, index: int
+    ) -> None:
+        """Write a query between two launches; needs the feature timestamp-query-inside-passes."""
+        self._lib.wgpuComputePassEncoderWriteTimestamp(
+            compute_pass._internal, queries._internal, index
+        )
 
     def submit(self, encoder: wgpu.GPUCommandEncoder) -> int:
         """Submit and return a serial number; see `completed`. Serials count from 1.
@@ -308,6 +337,7 @@ class Readback:
         usage = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
         self.buffer = gpu.device.create_buffer(size=max(16, -(-nbytes // 4) * 4), usage=usage)
         self._serial: int | None = None
+        self._mapped = False
         self._status = 0
         self._callback = gpu._ffi.callback(
             "void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)", self._on_mapped
@@ -316,7 +346,7 @@ class Readback:
     @property
     def idle(self) -> bool:
         """Whether the buffer is free to be recorded into."""
-        return self._serial is None
+        return self._serial is None and not self._mapped
 
     def record(self, encoder: wgpu.GPUCommandEncoder, source: BufferRange) -> None:
         """Copy a storage range (at most `nbytes`) into the staging buffer, which must be idle."""
@@ -328,13 +358,32 @@ class Readback:
         """Name the submission that carries the copy."""
         self._serial = serial
 
-    def take(self) -> np.ndarray | None:
-        """The bytes as uint8, or None while the copy has not completed.
+    @property
+    def arrived(self) -> bool:
+        """Whether the device has passed the copy, as of the last poll."""
+        return self._serial is not None and self.gpu.completed >= self._serial
 
-        The map promise is made only when the device has already passed the copy, and is resolved
-        by the next poll: it is never pending across a submit.
+    def discard(self) -> None:
+        """Give up a copy that has arrived: the buffer is free again."""
+        self._serial = None
+
+    def take(self) -> np.ndarray | None:
+        """The bytes as uint8, or None while the copy has not completed."""
+        data = self.map()
+        if data is None:
+            return None
+        data = data.copy()
+        self.unmap()
+        return data
+
+    def map(self) -> np.ndarray | None:
+        """The bytes where the library keeps them, or None while the copy has not completed.
+
+        A view for reading, valid until `unmap`; the buffer is not idle before that. The map
+        promise is made only when the device has already passed the copy, and is resolved by the
+        next poll: it is never pending across a submit.
         """
-        if self._serial is None or self.gpu.completed < self._serial:
+        if self._mapped or not self.arrived:
             return None
         lib, ffi, raw = self.gpu._lib, self.gpu._ffi, self.buffer._internal
         info = ffi.new("WGPUBufferMapCallbackInfo *")
@@ -349,10 +398,15 @@ class Readback:
         self._serial = None
         if self._status != lib.WGPUMapAsyncStatus_Success:
             raise GpuError("a finished readback could not be mapped; was the device lost?")
+        self._mapped = True
         pointer = lib.wgpuBufferGetConstMappedRange(raw, 0, self.buffer.size)
-        data = np.frombuffer(ffi.buffer(pointer, self.nbytes), np.uint8).copy()
-        lib.wgpuBufferUnmap(raw)
-        return data
+        return np.frombuffer(ffi.buffer(pointer, self.nbytes), np.uint8)
+
+    def unmap(self) -> None:
+        """Give the bytes back; harmless when they are not mapped."""
+        if self._mapped:
+            self.gpu._lib.wgpuBufferUnmap(self.buffer._internal)
+            self._mapped = False
 
     def _on_mapped(self, status: int, message: Any, first: Any, second: Any) -> None:
         self._status = int(status)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -87,14 +88,30 @@ class Plan:
     types: Mapping[str, TensorType]
     constants: Mapping[int, np.ndarray]
 
+    def launches(self) -> list[range]:
+        """Dispatches by launch: those that are parts of one belong together (see engine.split)."""
+        found: list[range] = []
+        first, done = 0, 0
+        for index, dispatch in enumerate(self.dispatches):
+            kernel = dispatch.kernel
+            done += prod(kernel.grid)
+            if done >= prod(kernel.whole or kernel.grid):
+                found.append(range(first, index + 1))
+                first, done = index + 1, 0
+        return found
+
     def names(self, kind: str) -> list[str]:
         """Public names of a kind ("parameter", "frozen", "input", "state", ...), in order."""
         return [name for name, b in self.tensors.items() if self.buffers[b].kind == kind]
 
     def binding_bytes(self, dispatch: Dispatch) -> int:
-        """Bytes that a launch binds: the cost model's estimate of its memory traffic."""
+        """Bytes that a launch binds, a part its share of them: what the cost model takes for
+        memory traffic.
+        """
         ids = [b for binding in (*dispatch.reads, *dispatch.writes) for b in binding]
-        return sum(self.buffers[b].type.nbytes for b in ids)
+        nbytes = sum(self.buffers[b].type.nbytes for b in ids)
+        kernel = dispatch.kernel
+        return nbytes * prod(kernel.grid) // prod(kernel.whole or kernel.grid)
 
     def memory_report(self) -> dict[str, dict[str, int]]:
         """Logical and physical bytes per buffer kind."""

@@ -20,7 +20,7 @@ from engine.graph import DTYPES, TensorType
 from engine.kernels.wgsl import Kernel
 from engine.plan import Buffer, Dispatch, Placement, Plan, Slab
 
-MAGIC = b"DVPLAN01"
+MAGIC = b"DVPLAN02"
 _DIGEST = hashlib.sha256().digest_size
 _LENGTH = struct.Struct("<Q")
 
@@ -28,13 +28,18 @@ _LENGTH = struct.Struct("<Q")
 def dump_plan(plan: Plan, key: str = "") -> bytes:
     """The plan as bytes. `key` is any text that `load_plan` is to find again."""
     kernels: dict[Kernel, int] = {}
+    sources: dict[str, int] = {}
     dispatches = [
         [kernels.setdefault(d.kernel, len(kernels)), d.reads, d.writes] for d in plan.dispatches
     ]
     header = {
         "key": key,
         "buffers": [[b.name, b.kind, _type(b.type), b.pack] for b in plan.buffers],
-        "kernels": [[k.label, k.source, k.grid, k.flops] for k in kernels],
+        "kernels": [
+            [k.label, sources.setdefault(k.source, len(sources)), k.grid, k.flops, k.base, k.whole]
+            for k in kernels
+        ],
+        "sources": list(sources),
         "dispatches": dispatches,
         "groups": plan.groups,
         "slabs": [[s.nbytes, s.kind] for s in plan.slabs],
@@ -70,9 +75,10 @@ def load_plan(data: bytes, key: str = "") -> Plan:
 
 
 def _plan(header: Mapping[str, Any], values: memoryview) -> Plan:
+    sources = header["sources"]
     kernels = [
-        Kernel(label, source, tuple(grid), flops)
-        for label, source, grid, flops in header["kernels"]
+        Kernel(label, sources[text], tuple(grid), flops, tuple(base), whole and tuple(whole))
+        for label, text, grid, flops, base, whole in header["kernels"]
     ]
     constants: dict[int, np.ndarray] = {}
     offset = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import wgpu
@@ -32,6 +33,7 @@ class Session:
                 [self._binding(ids) for ids in d.writes],
                 d.kernel.grid,
                 d.kernel.label,
+                d.kernel.overrides,
             )
             for d in plan.dispatches
         ]
@@ -86,10 +88,17 @@ class Session:
         return {name: self.read(name) for kind in kinds for name in self.plan.names(kind)}
 
     def encode(
-        self, encoder: wgpu.GPUCommandEncoder, first: int = 0, last: int | None = None
+        self,
+        encoder: wgpu.GPUCommandEncoder,
+        first: int = 0,
+        last: int | None = None,
+        timestamp_writes: dict[str, Any] | None = None,
     ) -> None:
-        """Record dispatches [first, last) as one compute pass."""
-        self.gpu.replay(encoder, self.commands[first:last])
+        """Record dispatches [first, last) as one compute pass.
+
+        `timestamp_writes` as in `begin_compute_pass`.
+        """
+        self.gpu.replay(encoder, self.commands[first:last], timestamp_writes)
 
     def run(self) -> None:
         """Submit the whole plan once, without waiting."""

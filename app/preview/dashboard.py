@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from app.scene.hud import GRAPH_FRAMES, HudState
-from app.telemetry.rate import RateMeter
+from app.telemetry.rate import RateMeter, ShareMeter
 from app.telemetry.rows import ChunkRow, FrameRow
 
 REFRESH_NS = 200_000_000
@@ -22,6 +22,7 @@ class Dashboard:
     frame_ms: deque[float] = field(default_factory=lambda: deque(maxlen=GRAPH_FRAMES))
     missed: deque[bool] = field(default_factory=lambda: deque(maxlen=GRAPH_FRAMES))
     steps: RateMeter = field(default_factory=RateMeter)
+    gpu: ShareMeter = field(default_factory=ShareMeter)
     infer_ms: float | None = None
     _message: str = ""
     _message_until_ns: int = 0
@@ -49,17 +50,23 @@ class Dashboard:
         if row.frame_ms is not None:
             self.frame_ms.append(row.frame_ms)
             self.missed.append(bool(row.missed))
+        if row.eye_ms is not None and row.eye_end_ns is not None:
+            self.gpu.add(row.eye_end_ns, "render", row.eye_ms)
 
     def add_chunk(self, row: ChunkRow) -> None:
         """A chunk is complete."""
+        ended_ns = row.end_ns or row.done_ns
         if row.job == "infer" and row.index == 0:
             self._infer_started_ns = row.submit_ns
-        if row.index != row.of - 1 or row.done_ns is None:
+        if ended_ns is None:
+            return
+        self.gpu.add(ended_ns, row.job, row.gpu_ms or 0.0)
+        if row.index != row.of - 1:
             return
         if row.job == "train":
-            self.steps.add(row.done_ns)
+            self.steps.add(ended_ns)
         else:
-            self.infer_ms = (row.done_ns - self._infer_started_ns) / 1e6
+            self.infer_ms = (ended_ns - self._infer_started_ns) / 1e6
 
     def state(self, help_lines: Sequence[str] = (), **known: object) -> HudState:
         """The HUD's state; `known` are the fields that others know."""
@@ -69,6 +76,7 @@ class Dashboard:
             missed_recent=tuple(self.missed),
             steps_per_s=self.steps.rate(now_ns),
             infer_ms=self.infer_ms,
+            gpu_share=self.gpu.shares(now_ns),
             message=self._message if now_ns < self._message_until_ns else "",
             help_lines=help_lines,
             **known,  # type: ignore[arg-type]

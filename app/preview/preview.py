@@ -9,13 +9,10 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
-
-from app.camera import CaptureThread, Frame, held_out, open_camera
+from app.camera import held_out
 from app.config import PreviewConfig
 from app.interrupt import Interrupt
 from app.loop import FrameLoop, Viewer
-from app.network import Network, NetworkConfig
 from app.preview.actions import Kind, help_lines
 from app.preview.controls import Controls
 from app.preview.dashboard import Dashboard
@@ -26,26 +23,19 @@ from app.preview.viewers import VideoViewer, WindowViewer
 from app.preview.window import PreviewWindow
 from app.progress import Progress
 from app.punctual import collect_young, punctual_python
+from app.rig import Rig
 from app.scene.hud import HudState, render_hud
 from app.scene.mirror import Mirror
-from app.scene.renderer import PanelSources, SceneRenderer
-from app.telemetry.frame_log import FrameLog
 from app.telemetry.rows import ChunkRow, FrameRow
 from app.telemetry.statistics import Statistics
-from app.telemetry.summary import Summary, percentiles
-from app.tenancy.jobs import InferJob, TrainJob
+from app.telemetry.summary import Summary
 from app.tenancy.nan_watch import NanWatch
-from app.tenancy.policy import make_policy
-from app.tenancy.tenant import Tenant
 from app.xr.simulated import SimulatedDriver
-from engine.gpu import Gpu
-from models.vision import GRID, IMAGE
+from engine.clock import Clock
+from models.vision import IMAGE
 
-CAMERA_TIMEOUT_S = 10.0
 SLOW_EVALUATION_S = 2.0
 """After Ctrl-C an evaluation that takes longer than this is left out."""
-
-WARM_UP_FRAMES = 3
 
 CHECKPOINT = Path("runs/decoder.safetensors")
 """Where S saves when neither --save nor --out says otherwise."""
@@ -79,36 +69,28 @@ class Preview:
     def _open(self, owned: ExitStack) -> None:
         """Open everything, what is most likely to fail first; the records last."""
         config = self.config
-        source = open_camera(config.camera, IMAGE, config.seed)
-        self.camera = owned.enter_context(CaptureThread(source, IMAGE))
-        self.camera.wait_first(CAMERA_TIMEOUT_S)
-        self.gpu = Gpu.open()
-        self.progress.say(f"adapter: {self.gpu.name}")
+        self.rig = Rig(config, self.progress, owned)
+        self.gpu, self.camera = self.rig.gpu, self.rig.camera
         self.driver = SimulatedDriver(config.hz, (config.eye_size, config.eye_size))
         self.window: PreviewWindow | None = None
         if not config.headless:
             self.window = PreviewWindow(self.gpu)
             owned.callback(self.window.close)
-        self.progress.say("compiling encoder, decoder and training step")
-        files = NetworkConfig(config.encoder, config.checkpoint, seed=config.seed)
-        self.network = Network(self.gpu, files)
-        self.progress.say(self.network.encoder_note)
-        self._open_scene()
+        self.rig.build(self.driver.view_size, 1e3 / config.hz)
+        self.network, self.scene = self.rig.network, self.rig.scene
+        self._clock = self.rig.clock()
+        self.stamps = self.rig.stamps(self._clock)
+        self._open_viewers()
         self._open_tenant(owned)
         description = {
             "command": "preview",
             "options": asdict(config),
-            "adapter": self.gpu.name,
-            "driver": self.gpu.driver,
-            "encoder": self.network.encoder_note,
+            **self.rig.provenance(),
         }
-        self.records = Records(config.out_dir, description, self.video, self._summary)
+        self.records = Records(config.out_dir, description, self.video, self._summary, self._clock)
 
-    def _open_scene(self) -> None:
-        device, infer = self.gpu.device, self.network.infer
-        sources = PanelSources(infer.range("painted"), infer.range("components"), IMAGE, GRID)
-        samples = 1 if self.gpu.facts.is_cpu else 4
-        self.scene = SceneRenderer(device, self.driver.view_size, sources, samples=samples)
+    def _open_viewers(self) -> None:
+        device = self.gpu.device
         self.video = VideoViewer(self.gpu, self.scene.eyes_view)
         self.viewers: list[Viewer] = [self.video]
         self.mirror: Mirror | None = None
@@ -119,16 +101,14 @@ class Preview:
     def _open_tenant(self, owned: ExitStack) -> None:
         config = self.config
         self.watch = NanWatch(self.network) if config.debug_nan else None
-        self.train = TrainJob(self.network, self._image, self.watch)
-        self.infer = InferJob(self.network, self._image)
-        owned.callback(self.infer.close)
-        self.tenant = Tenant(
-            {"train": self.train, "infer": self.infer},
-            make_policy(config.policy, config.in_flight),
+        self.tenant, self.train, self.infer = self.rig.tenant(
+            self.stamps,
+            policy=config.policy,
+            in_flight=config.in_flight,
             chunks=config.chunks,
             mode=config.job,
-            new_encoder=self.gpu.device.create_command_encoder,
-            submit=self.gpu.submit,
+            owned=owned,
+            watch=self.watch,
         )
         self.dashboard = Dashboard()
         self.hud = HudPainter()
@@ -160,11 +140,12 @@ class Preview:
             self.driver,
             self.scene,
             self.tenant,
-            self.camera,
-            FrameLog(self._on_frame),
+            self.camera.latest,
+            self.stamps,
             viewers=self.viewers,
             before_frame=self._before_frame,
             after_submit=self._after_submit,
+            on_frame=self._on_frame,
             on_chunk=self._on_chunk,
         )
         self.driver.open()
@@ -173,30 +154,32 @@ class Preview:
             loop.run(self._running(loop, interrupt))
         self._created = self.gpu.objects_created - before
         self.progress.close()
-        self.records.screenshot(self._picture())
+        self._recalibrate()
+        self.records.screenshot(self.rig.picture())
         self._finish_saving(loop)
         if not interrupt.requested or evaluation_s < SLOW_EVALUATION_S:
             self._psnr = (self._psnr[0], self._evaluate("after"))
         return "interrupted" if interrupt.requested else "ok"
 
     def _warm_up(self) -> float:
-        """Compile everything on the device; returns what the first evaluation took, in seconds."""
-        self.progress.say("warming up")
-        self.network.warm_up()
+        """Use everything once; returns what the first evaluation took, in seconds."""
         started = time.perf_counter()
         self._psnr = (self._evaluate("before"), None)
         elapsed = time.perf_counter() - started
         self.scene.set_hud(render_hud(self._hud_state()))
-        self.scene.set_camera(self._image().image)
-        for _ in range(WARM_UP_FRAMES):
-            self.scene.set_views(self.driver.locate_views(0))
-            encoder = self.gpu.device.create_command_encoder()
-            self.scene.encode(encoder)
-            self.video.encode(encoder)
-            self.gpu.submit(encoder)
-            self.gpu.wait()
+        self.rig.warm_up_scene(self.driver)
+        encoder = self.gpu.device.create_command_encoder()
+        self.video.encode(encoder)
+        self.gpu.submit(encoder)
+        self.gpu.wait()
         self.gpu.take_completions()
         return elapsed
+
+    def _recalibrate(self) -> None:
+        """Compare the clocks once more: their drift since the start is then known."""
+        end = self.rig.calibrate()
+        if self._clock is not None and end is not None:
+            self._clock = self.records.clock = Clock(self._clock.start, end)
 
     def _running(self, loop: FrameLoop, interrupt: Interrupt) -> Callable[[], bool]:
         started = time.perf_counter()
@@ -212,11 +195,6 @@ class Preview:
         return running
 
     # Called by the loop
-
-    def _image(self) -> Frame:
-        frame = self.camera.latest()
-        assert frame is not None, "the camera gave a first image during set-up"
-        return frame
 
     def _before_frame(self) -> None:
         if self.window is not None:
@@ -281,16 +259,6 @@ class Preview:
         self.progress.say(f"{count} held-out photographs {when} the session: {psnr:.2f} dB")
         return psnr
 
-    def _picture(self) -> np.ndarray:
-        """Both eyes of the last frame, uint8 [h, 2 w, 4]."""
-        width, height = self.driver.view_size
-        data = self.gpu.queue.read_texture(
-            {"texture": self.scene.eyes},
-            {"bytes_per_row": 8 * width, "rows_per_image": height},
-            (2 * width, height, 1),
-        )
-        return np.frombuffer(data, np.uint8).reshape(height, 2 * width, 4)
-
     def _checkpoint_path(self) -> Path:
         out = self.records.out_dir
         return self.config.save or (out / CHECKPOINT.name if out else CHECKPOINT)
@@ -305,12 +273,6 @@ class Preview:
                 loop.flush()
             if self.saver.error is not None:
                 raise self.saver.error
-
-    def _network_gpu_share(self, statistics: Statistics) -> float | None:
-        """Share of the session in which chunks ran on the GPU, as observed from their ends."""
-        if statistics.seconds <= 0:
-            return None
-        return round(self.tenant.busy_ns / (statistics.seconds * 1e9), 4)
 
     def _progress_line(self, elapsed: float) -> str:
         statistics, train = self.records.statistics, self.train
@@ -331,6 +293,7 @@ class Preview:
             adapter=self.gpu.name,
             gpu=self.gpu.implementation,
             objects_created_in_loop=self._created,
+            clock_error_us=round(self._clock.error_us, 3) if self._clock else None,
             loss_first=losses[0] if losses else None,
             loss_last=losses[-1] if losses else None,
             psnr_first_db=self._psnr[0],
@@ -339,14 +302,6 @@ class Preview:
         extra = {
             "job": self.tenant.mode,
             "hz": self.config.hz,
-            "seconds": round(statistics.seconds, 3),
-            "vsyncs": statistics.vsyncs,
-            "stale": statistics.stale,
-            "dropped": statistics.dropped,
-            "chunks_submitted": statistics.chunks,
-            "inferences": statistics.inferences,
-            "network_gpu_share": self._network_gpu_share(statistics),
-            "submit_ms": percentiles(statistics.submit_ms),
             "camera": self.config.camera,
             "encoder": self.network.encoder_note,
             "contract": self.config.contract,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 
@@ -10,10 +12,15 @@ import cv2
 import numpy as np
 
 from app.preview.viewers import VideoViewer
+from app.telemetry.folder import open_run
 from app.telemetry.recorder import Recorder, TelemetryError
 from app.telemetry.rows import ChunkRow, FrameRow
 from app.telemetry.statistics import Statistics
+from app.telemetry.trace import write_trace
 from engine.atomic import write_atomic
+from engine.clock import Clock
+
+log = logging.getLogger(__name__)
 
 Summarize = Callable[[str, Statistics], dict[str, object]]
 
@@ -30,10 +37,14 @@ class Records:
         description: Mapping[str, object],
         video: VideoViewer,
         summarize: Summarize,
+        clock: Clock | None,
     ) -> None:
         self._description, self._video, self._summarize = description, video, summarize
-        self._main = Recorder(out_dir, description)
+        self.clock = clock
+        """Set anew when the session has ended and the clocks were compared again."""
+        self._main = Recorder(out_dir, description, clock)
         self._extra: Recorder | None = None
+        self._traces = ThreadPoolExecutor(1, thread_name_prefix="trace")
         if out_dir is not None:
             video.start(out_dir / "preview.mp4")
 
@@ -72,7 +83,7 @@ class Records:
             return f"recorded to {folder}"
         folder = Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
         try:
-            self._extra = Recorder(folder, self._description)
+            self._extra = Recorder(folder, self._description, self.clock)
         except TelemetryError as error:
             return str(error)
         self._video.start(folder / "preview.mp4")
@@ -90,7 +101,8 @@ class Records:
         self._video.stop()
         self._stop_extra(outcome)
         summary = self._summarize(outcome, self._main.statistics)
-        self._main.finish(outcome, summary)
+        self._close(self._main, outcome, summary)
+        self._traces.shutdown(wait=True)
         return summary
 
     def _recorders(self) -> list[Recorder]:
@@ -99,5 +111,19 @@ class Records:
     def _stop_extra(self, outcome: str) -> None:
         if self._extra is not None:
             self._video.stop()
-            self._extra.finish(outcome, self._summarize(outcome, self._extra.statistics))
+            summary = self._summarize(outcome, self._extra.statistics)
+            self._close(self._extra, outcome, summary)
             self._extra = None
+
+    def _close(self, recorder: Recorder, outcome: str, summary: Mapping[str, object]) -> None:
+        recorder.finish(outcome, summary, self.clock)
+        if recorder.out_dir is not None and recorder.warning is None:
+            # Beside the frame loop: the session may go on.
+            self._traces.submit(_write_trace, recorder.out_dir)
+
+
+def _write_trace(folder: Path) -> None:
+    try:
+        write_trace(open_run(folder))
+    except (OSError, TelemetryError) as error:
+        log.warning("no trace.pftrace in %s: %s", folder, error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -34,7 +34,8 @@ class HudState:
     """What the HUD tells. Times in milliseconds; `None` means not known yet.
 
     `frame_ms` are recent frame times, newest last, of which the last 240 are drawn;
-    `missed_recent` says for each of them whether it was missed. A non-empty `help_lines` covers
+    `missed_recent` says for each of them whether it was missed. `gpu_share` is the share of GPU
+    time, 0..1, that "render", "train" and "infer" took of late. A non-empty `help_lines` covers
     the dashboard with key help.
     """
 
@@ -53,6 +54,7 @@ class HudState:
     loss: float | None = None
     psnr_db: float | None = None
     infer_ms: float | None = None
+    gpu_share: Mapping[str, float] = field(default_factory=dict)
     camera: str = ""
     camera_age_ms: float | None = None
     encoder_note: str = ""
@@ -122,7 +124,9 @@ class _Canvas:
 
 TILES = ("chunks", "in flight", "inference", "steps / s", "loss", "PSNR")
 TILE_LEFT, TILE_TOP, TILE_WIDTH, TILE_HEIGHT, TILE_GAP = 736.0, 76.0, 162.0, 110.0, 13.0
-GRAPH = (32.0, 166.0, 672.0, 143.0)
+GRAPH = (32.0, 166.0, 672.0, 105.0)
+GPU_BAR = (32.0, 281.0, 672.0, 28.0)
+TENANTS: dict[str, Colour] = {"render": TRACE, "train": GOOD, "infer": WARN}
 
 
 def _tile_corner(index: int) -> tuple[float, float]:
@@ -140,6 +144,7 @@ def _backdrop(size: tuple[int, int]) -> pygame.Surface:
     pygame.draw.rect(surface, (*PAPER, 238), paper, border_radius=radius)
     pygame.draw.rect(surface, EDGE, paper, width=canvas.px(3), border_radius=radius)
     canvas.box(GRAPH, WELL, 12)
+    canvas.box(GPU_BAR, WELL, 8)
     for index, label in enumerate(TILES):
         x, y = _tile_corner(index)
         canvas.box((x, y, TILE_WIDTH, TILE_HEIGHT), WELL, 12)
@@ -158,6 +163,7 @@ def render_hud(state: HudState, size: tuple[int, int] = DESIGN_SIZE) -> NDArray[
         _draw_header(canvas, state)
         _draw_frame_time(canvas, state)
         _draw_graph(canvas, state)
+        _draw_gpu_shares(canvas, state)
         _draw_tiles(canvas, state)
         _draw_footer(canvas, state)
     return surface_rgba(canvas.surface)
@@ -228,6 +234,29 @@ def _draw_graph(canvas: _Canvas, state: HudState) -> None:
     if period:
         y = round(height_of(period))
         pygame.draw.line(canvas.surface, PERIOD, (area.left, y), (area.right, y), canvas.px(2))
+
+
+def _draw_gpu_shares(canvas: _Canvas, state: HudState) -> None:
+    """Who keeps the GPU busy: a bar whose whole length is all of its time."""
+    left, top, width, height = GPU_BAR
+    if not state.gpu_share:
+        canvas.text("GPU shares unknown", (left + 12, top + 22), 22, DIM)
+        return
+    total = max(1.0, sum(state.gpu_share.values()))
+    x = left
+    for tenant, colour in TENANTS.items():
+        share = state.gpu_share.get(tenant, 0.0)
+        length = width * share / total
+        if length < 1:
+            continue
+        canvas.box((x, top, length, height), colour, 6)
+        label = f"{tenant} {share:.0%}"
+        if canvas.width(label, 22) + 16 <= length:
+            canvas.text(label, (x + 8, top + 22), 22, PAPER)
+        x += length
+    idle = f"GPU idle {max(0.0, 1.0 - sum(state.gpu_share.values())):.0%}"
+    if x + canvas.width(idle, 22) + 20 <= left + width:
+        canvas.text(idle, (left + width - 10, top + 22), 22, DIM, right=True)
 
 
 def _draw_tiles(canvas: _Canvas, state: HudState) -> None:

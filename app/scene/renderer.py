@@ -14,6 +14,7 @@ import wgpu
 from numpy.typing import NDArray
 
 from app.scene import panels as layout
+from app.scene.load import MAX_LOAD
 from app.scene.shaders import load_shader
 from app.scene.sources import BufferRange, PanelSources
 from app.scene.text import caption_image
@@ -41,7 +42,7 @@ class SceneRenderer:
     """Draws the room for two eyes of `eye_size` (width, height) pixels.
 
     `eyes` is the result: `rgba8unorm-srgb`, left eye in the left half, right eye in the right.
-    `hud_visible` may be changed at any time. `samples` is 1 or 4.
+    `hud_visible` and `load` may be changed at any time. `samples` is 1 or 4.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class SceneRenderer:
 
         self.eye_size = eye_size
         self.hud_visible = True
+        self._load = 0
         self._device = device
         self._samples = samples
         self._create_targets()
@@ -225,7 +227,7 @@ class SceneRenderer:
                 },
             )
 
-        room = module("eye", "sources", "room")
+        room = module("eye", "sources", "haze", "room")
         picture = module("eye", "sources", "picture")
         label = module("eye", "label")
         self._room = pipeline(room, "room_vertex", "room_fragment")
@@ -235,6 +237,23 @@ class SceneRenderer:
             for name in ("camera", "painted", "components")
         ]
         self._label = pipeline(label, "label_vertex", "label_fragment")
+
+    @property
+    def load(self) -> int:
+        """Extra light samples per pixel of the room, 0 to `MAX_LOAD`: the scene made dearer.
+
+        They light a haze, grainy below 16 samples and alike for any more; 0 leaves it out. GPU time
+        rises linearly. A change holds from the next `set_views`. A pass that takes too long is
+        taken for a hang and costs the device (Windows: after 2 s), so raise the load by
+        measurement, as `calibrate_load` does. Raises `ValueError` for an impossible load.
+        """
+        return self._load
+
+    @load.setter
+    def load(self, samples: int) -> None:
+        if not 0 <= samples <= MAX_LOAD:
+            raise ValueError(f"the load must be 0 to {MAX_LOAD} samples per pixel, got {samples}")
+        self._load = samples
 
     def set_camera(self, image: NDArray[np.uint8]) -> None:
         """Show a camera image, uint8 [image_size, image_size, 3], sRGB. Raises `ValueError`."""
@@ -255,6 +274,7 @@ class SceneRenderer:
             eye[:16] = (projection(view.fov, NEAR, FAR) @ view_matrix(view.pose)).T.ravel()
             eye[16:28].reshape(3, 4)[:, :3] = view_rays(view.pose, view.fov).T
             eye[28:31] = view.pose.position
+            eye[31] = self._load
         self._device.queue.write_buffer(self._eye_buffer, 0, uniforms)
 
     def encode(

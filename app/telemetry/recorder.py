@@ -19,6 +19,7 @@ from typing import BinaryIO
 from app.telemetry.rows import ChunkRow, FrameRow, row_line, to_json
 from app.telemetry.statistics import Statistics
 from engine.atomic import write_atomic
+from engine.clock import Clock
 
 FLUSH_EVERY_S = 0.5
 MAX_PENDING_ROWS = 50_000
@@ -34,14 +35,16 @@ class TelemetryError(Exception):
 class Recorder:
     """Records a session into `out_dir`, or keeps only its `statistics` when that is None.
 
-    `config`: what the run was asked to do, put into `run.json`; anything `to_json` takes. A
-    record already in the folder is replaced. Raises `TelemetryError` at once when the folder cannot
-    be created or written.
+    `config`: what the run was asked to do, put into `run.json`; anything `to_json` takes. `clock`:
+    how GPU stamps came to the CPU's clock, None without stamps. A record already in the folder is
+    replaced. Raises `TelemetryError` at once when the folder cannot be created or written.
 
     Trouble with the disk later on stops the recording, never the caller: `warning` says so.
     """
 
-    def __init__(self, out_dir: Path | None, config: Mapping[str, object]) -> None:
+    def __init__(
+        self, out_dir: Path | None, config: Mapping[str, object], clock: Clock | None = None
+    ) -> None:
         self.out_dir = out_dir
         self.statistics = Statistics()
         self.warning: str | None = None
@@ -55,6 +58,7 @@ class Recorder:
             "rows_lost": 0,
             "warning": None,
             "config": config,
+            "clock": clock.to_json() if clock else None,
         }
         if out_dir is None:
             return
@@ -80,10 +84,13 @@ class Recorder:
         if self._writer is not None:
             self._writer.put(row)
 
-    def finish(self, outcome: str, summary: Mapping[str, object]) -> None:
+    def finish(
+        self, outcome: str, summary: Mapping[str, object], clock: Clock | None = None
+    ) -> None:
         """Write the remaining rows, `summary.json` and the final `run.json`; once only.
 
-        `outcome`: "ok", "error: ..." or "skipped: ...". Never raises for the disk: see `warning`.
+        `outcome`: "ok", "error: ..." or "skipped: ...". `clock`: calibrated at the end as well.
+        Never raises for the disk: see `warning`.
         """
         if self._finished:
             return
@@ -97,6 +104,8 @@ class Recorder:
             "rows_lost": self._writer.rows_lost,
             "warning": self.warning,
         }
+        if clock is not None:
+            final["clock"] = clock.to_json()
         try:
             self._write("summary.json", summary)
             self._write("run.json", self._run | final)

@@ -16,32 +16,40 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameRow:
-    """One frame of the loop."""
+    """One frame of the loop. `eye_*_ns` are GPU stamps on the CPU clock: see `engine.clock`."""
 
     id: int
     """Frame number, from 1."""
     predicted_display_ns: int
     """When the driver promised to show the frame."""
+    due_ns: int
+    """When its eye images must be complete for that."""
     wait_ns: int
     """When `wait_frame` returned."""
     begin_ns: int | None = None
     """When `begin_frame` was called."""
     locate_ns: int | None = None
-    """When the views were located."""
+    """When the views were located; None: the frame was not rendered."""
     submit_ns: int | None = None
     """When the eye images were about to be submitted."""
     end_ns: int | None = None
     """When `end_frame` returned."""
+    eye_begin_ns: int | None = None
+    """When the GPU began the eye images."""
+    eye_end_ns: int | None = None
+    """When it finished them."""
     gpu_done_ns: int | None = None
-    """When the completion of the eye images was observed."""
+    """When their completion was observed."""
     frame_ms: float | None = None
-    """From `wait_ns` to `gpu_done_ns`."""
+    """From `wait_ns` to the end of the eye images."""
     interval_ms: float | None = None
     """Since the previous frame's `wait_ns`."""
+    eye_ms: float | None = None
+    """GPU time of the eye images."""
     submit_ms: float | None = None
     """What the submit call of the eye images took."""
     slack_ms: float | None = None
-    """From `gpu_done_ns` to `predicted_display_ns`; negative: too late."""
+    """From the end of the eye images to `due_ns`; negative: too late."""
     missed: int | None = None
     """Refreshes beyond the predicted one until the frame, or one that overtook it, was shown."""
     stale_run: int | None = None
@@ -50,15 +58,28 @@ class FrameRow:
     """When the frame was first shown; None: dropped, or the session ended before."""
     chunks_run: int = 0
     """Chunks submitted from this frame's `wait_ns` to the next one's."""
+    chunk_gpu_ms: float | None = None
+    """GPU time of those."""
     in_flight_at_submit: int | None = None
     """Chunks in flight when the eye images were submitted."""
+    behind_chunk: int | None = None
+    """The newest of them: the eye images had to wait for it."""
+    cause: Literal["", "chunk", "start", "render"] = ""
+    """Why a refresh was missed: chunks ahead in the queue, a late start on the CPU, or the eye
+    images themselves."""
+    withheld: str = ""
+    """Why the policy submitted no further chunk, at last."""
+    margin_ms: float | None = None
+    """The deadline policy's safety margin at the frame's start."""
+    presenter_ms: float | None = None
+    """What handing the images over took on the CPU; None: nothing had to be done."""
     camera_age_ms: float | None = None
     """Age of the camera image shown, at `locate_ns`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkRow:
-    """One chunk of network work."""
+    """One chunk of network work. `begin_ns` and `end_ns` are GPU stamps on the CPU clock."""
 
     id: int
     """Chunk number, from 1, over all jobs."""
@@ -76,6 +97,14 @@ class ChunkRow:
     """Frame in which it was submitted."""
     submit_ns: int
     """When it was about to be submitted."""
+    begin_ns: int | None = None
+    """When the GPU began it."""
+    end_ns: int | None = None
+    """When the GPU finished it."""
+    gpu_ms: float | None = None
+    """GPU time; without stamps what the observed completions allow it to be at most."""
+    predicted_ms: float | None = None
+    """What the scheduler expected; None: it knew nothing yet."""
     done_ns: int | None = None
     """When its completion was observed."""
     submit_ms: float | None = None

@@ -3,31 +3,39 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 
 from app.telemetry.rows import ChunkRow, FrameRow
 
+CAUSES = ("chunk", "start", "render")
+
 
 class Statistics:
-    """What the rows add up to. Inferences must not overlap: their chunks come job after job."""
+    """What the rows add up to. Runs of a job must not overlap: their chunks come in order."""
 
     def __init__(self) -> None:
         self.frames = 0
         self.chunks = 0
-        self.train_steps = 0
-        self.inferences = 0
         self.fresh = 0
         """Refreshes that showed a new frame."""
         self.stale = 0
         """Refreshes that repeated an old image, up to the last fresh one."""
         self.longest_stale_run = 0
         self.dropped = 0
+        self.causes: Counter[str] = Counter()
+        """Frames that missed a refresh, by cause."""
         self.frame_ms = array("d")
+        self.eye_ms = array("d")
         self.submit_ms = array("d")
-        self.infer_ms = array("d")
-        """From submitting an inference's first chunk to the observed end of its last."""
+        self.presenter_ms = array("d")
+        self.run_ms = {"train": array("d"), "infer": array("d")}
+        """From submitting a run's first chunk to the end of its last."""
+        self.runs: Counter[str] = Counter()
+        self.gpu_ms = {"render": 0.0, "train": 0.0, "infer": 0.0}
+        """GPU time by tenant."""
         self._first_wait_ns: int | None = None
         self._last_wait_ns = 0
-        self._infer_start: tuple[int, int] | None = None  # job id, submit of its first chunk
+        self._starts: dict[str, tuple[int, int]] = {}  # job -> run, submit of its first chunk
 
     def add_frame(self, row: FrameRow) -> None:
         """Count a frame."""
@@ -35,10 +43,17 @@ class Statistics:
         if self._first_wait_ns is None:
             self._first_wait_ns = row.wait_ns
         self._last_wait_ns = row.wait_ns
-        if row.frame_ms is not None:
-            self.frame_ms.append(row.frame_ms)
-        if row.submit_ms is not None:
-            self.submit_ms.append(row.submit_ms)
+        for value, samples in (
+            (row.frame_ms, self.frame_ms),
+            (row.eye_ms, self.eye_ms),
+            (row.submit_ms, self.submit_ms),
+            (row.presenter_ms, self.presenter_ms),
+        ):
+            if value is not None:
+                samples.append(value)
+        self.gpu_ms["render"] += row.eye_ms or 0.0
+        if row.cause:
+            self.causes[row.cause] += 1
         if row.displayed_ns is not None:
             run = row.stale_run or 0
             self.fresh += 1
@@ -50,16 +65,16 @@ class Statistics:
     def add_chunk(self, row: ChunkRow) -> None:
         """Count a chunk; rows come in order of submission."""
         self.chunks += 1
-        if row.job == "infer" and row.index == 0:
-            self._infer_start = (row.job_id, row.submit_ns)
-        if row.index != row.of - 1 or row.done_ns is None:
+        self.gpu_ms[row.job] += row.gpu_ms or 0.0
+        if row.index == 0:
+            self._starts[row.job] = (row.job_id, row.submit_ns)
+        ended_ns = row.end_ns or row.done_ns
+        if row.index != row.of - 1 or ended_ns is None:
             return
-        if row.job == "train":
-            self.train_steps += 1
-        else:
-            self.inferences += 1
-            if self._infer_start is not None and self._infer_start[0] == row.job_id:
-                self.infer_ms.append((row.done_ns - self._infer_start[1]) / 1e6)
+        self.runs[row.job] += 1
+        number, submit_ns = self._starts.get(row.job, (None, 0))
+        if number == row.job_id:
+            self.run_ms[row.job].append((ended_ns - submit_ns) / 1e6)
 
     @property
     def vsyncs(self) -> int:
@@ -76,7 +91,11 @@ class Statistics:
         """From the first frame's start to the last's."""
         return (self._last_wait_ns - (self._first_wait_ns or 0)) / 1e9 if self.frames else 0.0
 
-    @property
-    def train_steps_per_s(self) -> float:
-        """Training steps per second of the session."""
-        return self.train_steps / self.seconds if self.seconds > 0 else 0.0
+    def per_second(self, job: str) -> float:
+        """Finished runs of a job per second of the session."""
+        return self.runs[job] / self.seconds if self.seconds > 0 else 0.0
+
+    def gpu_share(self) -> dict[str, float]:
+        """Share of the session in which the GPU worked for each tenant: render, train, infer."""
+        total_ms = 1e3 * self.seconds
+        return {name: ms / total_ms if total_ms > 0 else 0.0 for name, ms in self.gpu_ms.items()}

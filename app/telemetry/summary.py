@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from app.telemetry.statistics import Statistics
+from app.telemetry.statistics import CAUSES, Statistics
 
 
 def percentiles(ms: Iterable[float]) -> dict[str, float | None]:
@@ -37,6 +37,8 @@ class Summary:
     adapter: str
     gpu: Literal["wgpu", "dawn"]
     objects_created_in_loop: int
+    clock_error_us: float | None = None
+    """How far GPU stamps may be off on the CPU's clock; None without stamps."""
     loss_first: float | None = None
     loss_last: float | None = None
     psnr_first_db: float | None = None
@@ -46,7 +48,7 @@ class Summary:
         self, statistics: Statistics, extra: Mapping[str, object] | None = None
     ) -> dict[str, object]:
         """The contract's keys, with those of `extra` (job, hz, camera, ...) behind them."""
-        infer = percentiles(statistics.infer_ms)
+        infer, train = (percentiles(statistics.run_ms[job]) for job in ("infer", "train"))
         contract = {
             "outcome": self.outcome,
             "frames": statistics.frames,
@@ -56,9 +58,22 @@ class Summary:
             "chunks": self.chunks,
             "in_flight": self.in_flight,
             "policy": self.policy,
-            "train_steps": statistics.train_steps,
-            "train_steps_per_s": round(statistics.train_steps_per_s, 3),
+            "train_steps": statistics.runs["train"],
+            "train_steps_per_s": round(statistics.per_second("train"), 3),
+            "train_ms": {"p50": train["p50"], "p95": train["p95"]},
+            "inferences": statistics.runs["infer"],
+            "inferences_per_s": round(statistics.per_second("infer"), 3),
             "infer_ms": {"p50": infer["p50"], "p95": infer["p95"]},
+            "eye_ms": percentiles(statistics.eye_ms),
+            "gpu_share": {k: round(v, 4) for k, v in statistics.gpu_share().items()},
+            "causes": {cause: statistics.causes[cause] for cause in CAUSES},
+            "submit_ms": percentiles(statistics.submit_ms),
+            "seconds": round(statistics.seconds, 3),
+            "vsyncs": statistics.vsyncs,
+            "stale": statistics.stale,
+            "dropped": statistics.dropped,
+            "chunks_submitted": statistics.chunks,
+            "clock_error_us": self.clock_error_us,
             "loss_first": self.loss_first,
             "loss_last": self.loss_last,
             "psnr_first_db": self.psnr_first_db,

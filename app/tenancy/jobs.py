@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import wgpu
@@ -19,11 +19,12 @@ from app.components import ComponentFinder
 from app.network import Network, psnr_db, to_unit
 from app.tenancy.nan_watch import NanWatch
 from app.tenancy.replay import Replay
-from engine.chunks import cut, estimated_costs
+from engine.chunks import cut
 from engine.gpu import Readback
 from engine.session import Session
 
 FrameSource = Callable[[], Frame]
+Stamps = dict[str, Any]
 
 REPAINT_NS = 100_000_000
 """An unchanged camera image is painted anew after so long: the decoder has learnt meanwhile."""
@@ -42,14 +43,19 @@ class Job(Protocol):
     def cut(self, chunks: int) -> None:
         """Recut; only between two runs."""
 
+    def chunk_ms(self, index: int, chunks: int) -> float:
+        """The job's own figure for the GPU time of chunk `index` when cut into `chunks`."""
+
     def due(self, now_ns: int) -> bool:
         """Whether running now is worth while when another job is waiting."""
 
     def begin(self) -> None:
         """Feed the next run."""
 
-    def encode(self, encoder: wgpu.GPUCommandEncoder, index: int) -> None:
-        """Record chunk number `index`."""
+    def encode(
+        self, encoder: wgpu.GPUCommandEncoder, index: int, stamps: Stamps | None = None
+    ) -> None:
+        """Record chunk number `index`; `stamps` are its pass's `timestamp_writes`."""
 
     def submitted(self, index: int, serial: int) -> None:
         """The chunk went out with this submission."""
@@ -62,21 +68,33 @@ class Job(Protocol):
 
 
 class _PlanJob:
-    """What both jobs share: a session cut into chunks and a camera to feed it from."""
+    """What both jobs share: a session cut into chunks and a camera to feed it from.
+
+    `costs`: ns per dispatch, measured or estimated.
+    """
 
     name: str
 
-    def __init__(self, session: Session, camera: FrameSource) -> None:
+    def __init__(self, session: Session, costs: Sequence[float], camera: FrameSource) -> None:
         self.runs = 0
         self.session, self._camera = session, camera
-        self._costs = estimated_costs(session.plan, is_cpu=session.gpu.facts.is_cpu)
-        self._wanted = 0
+        self._costs = costs
+        self._cuts: dict[int, list[tuple[int, int]]] = {}
         self.cut(1)
 
     def cut(self, chunks: int) -> None:
         """Recut into (at most) `chunks` ranges of about equal cost; asked before every run."""
-        if chunks != self._wanted:
-            self._wanted, self.chunks = chunks, cut(self._costs, chunks)
+        self.chunks = self._cut(chunks)
+
+    def chunk_ms(self, index: int, chunks: int) -> float:
+        """See Job."""
+        first, last = self._cut(chunks)[index]
+        return sum(self._costs[first:last]) / 1e6
+
+    def _cut(self, chunks: int) -> list[tuple[int, int]]:
+        if chunks not in self._cuts:
+            self._cuts[chunks] = cut(self._costs, chunks)
+        return self._cuts[chunks]
 
     def completed(self) -> None:
         """The device has finished the run."""
@@ -95,7 +113,7 @@ class TrainJob(_PlanJob):
     def __init__(
         self, network: Network, camera: FrameSource, watch: NanWatch | None = None
     ) -> None:
-        super().__init__(network.train, camera)
+        super().__init__(network.train, network.train_costs, camera)
         self.network, self.watch = network, watch
         self._replay = Replay(seed=network.config.seed)
         self.losses: list[float] = []
@@ -127,11 +145,13 @@ class TrainJob(_PlanJob):
         """Feed image and learning rate."""
         self.network.write_step(to_unit(self._replay.pick(self._camera()).image))
 
-    def encode(self, encoder: wgpu.GPUCommandEncoder, index: int) -> None:
+    def encode(
+        self, encoder: wgpu.GPUCommandEncoder, index: int, stamps: Stamps | None = None
+    ) -> None:
         """See Job."""
         if index == 0 and self.watch is not None:
             self.watch.record(encoder)
-        self.session.encode(encoder, *self.chunks[index])
+        self.session.encode(encoder, *self.chunks[index], stamps)
         if self.is_last(index):
             self.network.publish(encoder)
             self._recorded = self._readback.idle
@@ -162,7 +182,7 @@ class InferJob(_PlanJob):
     name = "infer"
 
     def __init__(self, network: Network, camera: FrameSource) -> None:
-        super().__init__(network.infer, camera)
+        super().__init__(network.infer, network.infer_costs, camera)
         self.network = network
         self._finder = ComponentFinder()
         tokens = network.infer.type("tokens")
@@ -187,11 +207,13 @@ class InferJob(_PlanJob):
             self.session.write("components.basis", projection.basis)
             self.session.write("components.offset", projection.offset)
 
-    def encode(self, encoder: wgpu.GPUCommandEncoder, index: int) -> None:
+    def encode(
+        self, encoder: wgpu.GPUCommandEncoder, index: int, stamps: Stamps | None = None
+    ) -> None:
         """See Job."""
         if index == 0:
             self.network.deploy(encoder)
-        self.session.encode(encoder, *self.chunks[index])
+        self.session.encode(encoder, *self.chunks[index], stamps)
         self._recorded = False
         wanted = time.perf_counter_ns() >= self._next_tokens_ns and not self._finder.busy
         if self.is_last(index) and wanted and self._readback.idle:

@@ -1,26 +1,32 @@
-"""Chunk policies: how many chunks of network work to submit now. Pure decisions, no GPU calls.
+"""Chunk policies: whether to submit a chunk of network work now. Pure decisions, no GPU calls.
 
 The queue is first in, first out, so a chunk submitted ahead of a frame's eye images delays them by
-its GPU time. A policy is asked whenever a chunk could be submitted: while waiting for a frame and
-after its eyes went out, never between locating the views and submitting the eyes. What it answers
-is taken as done.
+its GPU time. A policy is asked again and again while waiting for a frame and after its eyes went
+out, never between locating the views and submitting the eyes. A granted chunk is submitted.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
+
+from app.tenancy.estimates import Cost
 
 POLICIES = ("fixed", "greedy", "deadline")
 
 START_MARGIN_MS = 1.0
-MIN_MARGIN_MS = 0.5
+MIN_MARGIN_MS = 0.7
 MAX_MARGIN_MS = 20.0
 MARGIN_GROWTH = 1.5
-MARGIN_DECAY = 0.995
-"""Per frame on time; a margin halves in about 140 of them."""
+MARGIN_DECAY = 0.9998
+"""Per frame on time: probing for a smaller margin costs a miss, so a margin halves in no less
+than 3,500 frames."""
 
-STARVATION_FRAMES = 30
+DEVIATIONS = 2.0
+"""Costs are taken to be so many standard deviations above their mean."""
+
+STARVATION_FRAMES = 1000
 """The deadline policy submits one chunk after so many frames without any, deadline or not."""
 
 RESULT_DELAY_FRAMES = 4
@@ -36,24 +42,23 @@ class Situation:
     """Chunks submitted and not yet known to be complete."""
     submitted_this_frame: int
     """Chunks submitted since the latest `wait_frame` returned."""
-    next_wake_ns: int
-    """When the next frame should start; its eyes are due one period later."""
-    period_ns: int
-    chunk_ms: float
-    """Estimated GPU time of the next chunk; 0 when unknown."""
-    eye_ms: float
+    due_ns: int
+    """When the next eye images, not submitted yet, must be complete."""
+    backlog: Cost
+    """GPU work that is queued already: chunks, and the eye images of the current frame."""
+    chunk: Cost | None
+    """GPU time of the next chunk; None when unknown."""
+    eyes: Cost
     """GPU time of the eye images of one frame; 0 when unknown."""
     should_render: bool
     """False while the wearer sees nothing of ours: there is no frame to protect."""
-    after_submit: bool
-    """Whether the eyes of the current frame have been submitted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Chunks to submit now, and why so many (a short constant text, for telemetry)."""
+    """Whether to submit the next chunk now, and why (a short constant text, for telemetry)."""
 
-    count: int
+    submit: bool
     reason: str
 
 
@@ -63,18 +68,29 @@ class Policy(Protocol):
     name: str
     in_flight: int
 
-    def chunks_to_submit(self, s: Situation) -> Decision:
-        """How many chunks to submit now; never lets more than `in_flight` be in flight."""
+    @property
+    def margin_ms(self) -> float | None:
+        """The safety margin that the policy keeps; None if it keeps none."""
 
-    def frame_finished(self, missed: int) -> None:
-        """Learn from a frame's outcome: refreshes it came too late, 0 when on time."""
+    def decide(self, s: Situation) -> Decision:
+        """Whether to submit a chunk now; never when `in_flight` are in flight already."""
+
+    def frame_finished(self, missed: int, *, by_chunk: bool) -> None:
+        """Learn from a frame: refreshes it came too late (0: on time), and whether only the
+        chunks ahead of it in the queue were the cause.
+        """
 
 
 class _Bounded:
-    """The in-flight bound, which every policy keeps."""
+    """What all policies share: the in-flight bound, and no restraint when nothing is shown."""
 
     def __init__(self, in_flight: int) -> None:
         self.in_flight = in_flight
+
+    @property
+    def margin_ms(self) -> float | None:
+        """No margin is kept."""
+        return None
 
     @property
     def in_flight(self) -> int:
@@ -87,10 +103,18 @@ class _Bounded:
             raise ValueError(f"the in-flight bound must be at least 1, not {value}")
         self._in_flight = value
 
-    def _room(self, s: Situation) -> int:
-        return max(0, self._in_flight - s.in_flight)
+    def decide(self, s: Situation) -> Decision:
+        """See Policy."""
+        if s.in_flight >= self._in_flight:
+            return Decision(False, "in-flight bound")
+        if not s.should_render:
+            return Decision(True, "whole GPU")
+        return self._beside_frames(s)
 
-    def frame_finished(self, missed: int) -> None:
+    def _beside_frames(self, s: Situation) -> Decision:
+        raise NotImplementedError
+
+    def frame_finished(self, missed: int, *, by_chunk: bool) -> None:
         """Learn nothing."""
 
 
@@ -99,15 +123,10 @@ class FixedPolicy(_Bounded):
 
     name = "fixed"
 
-    def chunks_to_submit(self, s: Situation) -> Decision:
-        """Fill what is left of the frame's quota."""
-        quota = max(0, self.in_flight - s.submitted_this_frame)
-        room = self._room(s)
-        if quota == 0:
-            return Decision(0, "frame quota used")
-        if room == 0:
-            return Decision(0, "in-flight bound")
-        return Decision(min(quota, room), "frame quota")
+    def _beside_frames(self, s: Situation) -> Decision:
+        if s.submitted_this_frame >= self.in_flight:
+            return Decision(False, "frame quota used")
+        return Decision(True, "frame quota")
 
 
 class GreedyPolicy(_Bounded):
@@ -115,75 +134,77 @@ class GreedyPolicy(_Bounded):
 
     name = "greedy"
 
-    def chunks_to_submit(self, s: Situation) -> Decision:
-        """Fill up to the bound."""
-        room = self._room(s)
-        return Decision(room, "room in flight" if room else "in-flight bound")
+    def _beside_frames(self, s: Situation) -> Decision:
+        return Decision(True, "room in flight")
 
 
 class DeadlinePolicy(_Bounded):
-    """Submits chunks that leave the coming eye images enough time, at most N in flight.
+    """Submits a chunk when the next eye images, queued behind it, still complete in time.
 
-    A chunk goes out when it and all in flight before it are predicted to complete by
+    That is, when from now
 
-        deadline of the coming eyes - eye_ms - margin_ms
+        backlog + chunk + eyes, each with its deviation, + margin  <=  due
 
-    The coming eyes are the next frame's once the current frame's have been submitted; the current
-    ones then count as still ahead in the queue. The margin grows by half on a miss that a chunk
-    may have caused and decays while frames are on time. Without a frame to protect only the
-    in-flight bound holds.
+    Eye images need not be early, only in time: the queue may hold work at the moment they are
+    submitted, so the GPU need never idle. The margin grows by half on a miss that chunks caused
+    and shrinks slowly while frames are on time.
 
-    Nothing starves: after `STARVATION_FRAMES` frames without a chunk, one goes out regardless.
-    Where frames miss even without chunks, withholding cannot help: `RESULT_DELAY_FRAMES` suffice.
+    Nothing starves for ever: after `STARVATION_FRAMES` frames without a chunk, one goes out
+    regardless. Where frames miss even without chunks, withholding cannot help:
+    `RESULT_DELAY_FRAMES` suffice.
     """
 
     name = "deadline"
 
     def __init__(self, in_flight: int) -> None:
         super().__init__(in_flight)
-        self.margin_ms = START_MARGIN_MS
+        self._margin_ms = START_MARGIN_MS
         self._frames_without_chunk = 0
         self._patience = STARVATION_FRAMES
 
-    def chunks_to_submit(self, s: Situation) -> Decision:
-        """As many chunks as fit before the deadline."""
-        decision = self._decide(s)
-        if decision.count > 0:
+    @property
+    def margin_ms(self) -> float:
+        """What eye images should be earlier than due, beyond what deviations ask for."""
+        return self._margin_ms
+
+    def decide(self, s: Situation) -> Decision:
+        """See Policy."""
+        decision = super().decide(s)
+        if decision.submit:
             self._frames_without_chunk = 0
         return decision
 
-    def _decide(self, s: Situation) -> Decision:
-        room = self._room(s)
-        if room == 0:
-            return Decision(0, "in-flight bound")
-        if not s.should_render:
-            return Decision(room, "whole GPU")
-        if s.chunk_ms > 0:
-            fitting = int(self._free_ms(s) / s.chunk_ms) - s.in_flight
-            if fitting > 0:
-                return Decision(min(room, fitting), "fits before deadline")
-        elif s.in_flight == 0 and s.submitted_this_frame == 0 and s.after_submit:
-            return Decision(1, "unknown cost: one a frame")
-        if s.in_flight == 0 and self._frames_without_chunk >= self._patience:
-            return Decision(1, "no starvation")
-        return Decision(0, "too late for deadline" if s.chunk_ms > 0 else "unknown cost")
+    def _beside_frames(self, s: Situation) -> Decision:
+        alone = s.in_flight == 0
+        if s.chunk is None:
+            if alone and s.submitted_this_frame == 0:
+                return Decision(True, "unknown cost: one a frame")
+            return Decision(False, "unknown cost")
+        if self._fits(s, s.chunk):
+            return Decision(True, "fits before deadline")
+        if alone and self._frames_without_chunk >= self._patience:
+            return Decision(True, "no starvation")
+        return Decision(False, "too late for deadline")
 
-    def _free_ms(self, s: Situation) -> float:
-        """GPU time that chunks may take from now until the coming eyes must start, at least 0."""
-        eyes, deadline_ns = 1, s.next_wake_ns
-        if s.after_submit:
-            eyes, deadline_ns = 2, s.next_wake_ns + s.period_ns
-        return max(0.0, (deadline_ns - s.now_ns) / 1e6 - eyes * s.eye_ms - self.margin_ms)
+    def _fits(self, s: Situation, chunk: Cost) -> bool:
+        left_ms = (s.due_ns - s.now_ns) / 1e6 - self._margin_ms
+        needed_ms = s.backlog.ms + chunk.ms + s.eyes.ms
+        return needed_ms + DEVIATIONS * _deviation(s, chunk) <= left_ms
 
-    def frame_finished(self, missed: int) -> None:
+    def frame_finished(self, missed: int, *, by_chunk: bool) -> None:
         """Adapt the margin, and count towards the guard against starvation."""
         self._frames_without_chunk += 1
         blameless = self._frames_without_chunk > RESULT_DELAY_FRAMES
         self._patience = RESULT_DELAY_FRAMES if missed > 0 and blameless else STARVATION_FRAMES
         if missed == 0:
-            self.margin_ms = max(MIN_MARGIN_MS, self.margin_ms * MARGIN_DECAY)
-        elif not blameless:
-            self.margin_ms = min(MAX_MARGIN_MS, self.margin_ms * MARGIN_GROWTH)
+            self._margin_ms = max(MIN_MARGIN_MS, self._margin_ms * MARGIN_DECAY)
+        elif by_chunk:
+            self._margin_ms = min(MAX_MARGIN_MS, self._margin_ms * MARGIN_GROWTH)
+
+
+def _deviation(s: Situation, chunk: Cost) -> float:
+    """Network and renderer err independently of each other, ms."""
+    return math.hypot(s.backlog.sd_ms + chunk.sd_ms, s.eyes.sd_ms)
 
 
 def make_policy(name: str, in_flight: int) -> Policy:

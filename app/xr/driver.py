@@ -42,17 +42,22 @@ class View:
 
 @dataclass(frozen=True)
 class FrameTiming:
-    """What `wait_frame` promises: the frame to draw now and when it will be shown."""
+    """What `wait_frame` promises: the frame to draw now and when it will be shown.
+
+    `due_ns` is when its eye images must be complete for that. While `should_render` is false
+    nobody sees the application: the frame is begun and ended, but nothing is drawn.
+    """
 
     frame_id: int
     predicted_display_ns: int
     period_ns: int
     should_render: bool
+    due_ns: int
 
 
 @dataclass(frozen=True)
 class FrameResult:
-    """What became of one frame, known once the compositor has passed its vsync.
+    """What became of one rendered frame, known once the compositor has passed its vsync.
 
     A refresh shows the newest frame that has been handed over, has completed on the GPU and whose
     predicted refresh is not still to come; otherwise it repeats the image shown before (stale).
@@ -112,3 +117,11 @@ class XrDriver(Protocol):
 
 class XrError(Exception):
     """No usable headset or runtime; the message says what to do."""
+
+
+class XrLost(XrError):  # noqa: N818
+    """The runtime or its session went away: close the driver, open a new one when it is back."""
+
+
+class XrEnded(XrError):  # noqa: N818
+    """The wearer or the runtime ended the session: leave in good order."""

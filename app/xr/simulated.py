@@ -84,6 +84,7 @@ class CompositorStats:
 class _Frame:
     id: int
     vsync: int  # predicted
+    rendered: bool = True
     ended_ns: int | None = None
     completed_ns: int | None = None
     lost: bool = False  # never handed over, or given up: it will not be shown
@@ -96,7 +97,8 @@ class _Frame:
 class SimulatedDriver:
     """An `XrDriver` without a headset. Use from one thread.
 
-    `hz`: refresh rate. `view_size`: width and height of one eye image, pixels.
+    `hz`: refresh rate. `view_size`: width and height of one eye image, pixels. `visible`: whether
+    frames are to be rendered; it may be changed between frames.
     Raises `ValueError` for a rate outside 1 to 1000 Hz or an empty view.
     """
 
@@ -107,13 +109,14 @@ class SimulatedDriver:
         hz: float = 90.0,
         view_size: tuple[int, int] = (720, 720),
         *,
+        visible: bool = True,
         clock: Clock | None = None,
     ) -> None:
         if not 1.0 <= hz <= 1000.0:
             raise ValueError(f"the refresh rate must be 1 to 1000 Hz, not {hz}")
         if min(view_size) < 1:
             raise ValueError(f"the view size must be positive, not {view_size}")
-        self.view_size = view_size
+        self.view_size, self.visible = view_size, visible
         self.period_ns = round(1e9 / hz)
         self.throttle_timeouts = 0
         """How often uncompleted frames were given up after `THROTTLE_LIMIT_NS`."""
@@ -154,8 +157,15 @@ class SimulatedDriver:
             self._sleep_until(self._wake_ns(vsync))
         self._last_vsync = vsync
         self._last_id += 1
-        self._current = _Frame(self._last_id, vsync)
-        return FrameTiming(self._last_id, self._vsync_ns(vsync), self.period_ns, True)
+        self._current = _Frame(self._last_id, vsync, self.visible)
+        display_ns = self._vsync_ns(vsync)
+        return FrameTiming(
+            frame_id=self._last_id,
+            predicted_display_ns=display_ns,
+            period_ns=self.period_ns,
+            should_render=self._current.rendered,
+            due_ns=display_ns - COMPOSITOR_LEAD_NS,
+        )
 
     def begin_frame(self) -> None:
         """Announce that rendering starts. Raises `RuntimeError` without a waited-for frame."""
@@ -168,13 +178,19 @@ class SimulatedDriver:
         return scripted_views((display_ns - self._epoch_ns) * 1e-9)
 
     def end_frame(self, frame_id: int) -> None:
-        """Hand the begun frame over. Raises `RuntimeError` for any other frame."""
+        """Hand the begun frame over. Raises `RuntimeError` for any other frame.
+
+        A frame that was not to be rendered has no outcome.
+        """
         frame = self._current
         if frame is None or frame.id != frame_id or not self._begun:
             raise RuntimeError(f"end_frame({frame_id}), but that frame has not begun")
+        self._current, self._begun = None, False
+        if not frame.rendered:
+            self._shown_vsync = None  # refreshes of the hidden time are nobody's fault
+            return
         frame.ended_ns = self._clock.now_ns()
         self._pending.append(frame)
-        self._current, self._begun = None, False
 
     def frame_completed(self, frame_id: int, completed_ns: int) -> None:
         """Tell when the eye images were ready; may come before `end_frame`, or after the vsync.

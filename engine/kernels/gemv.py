@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from math import ceil
 
 from engine.kernels.product import LANES, Product
-from engine.kernels.wgsl import Kernel, linear_grid, with_erf
+from engine.kernels.wgsl import Kernel, entry_point, linear_grid, with_erf
 
 
 def gemv(product: Product) -> Kernel:
@@ -60,11 +60,7 @@ def gemv(product: Product) -> Kernel:
     body = "\n".join(lines)
     source = f"""{product.prelude()}
 var<workgroup> partial: array<vec4<f32>, {vectors * c.workgroup}>;
-@compute @workgroup_size({c.workgroup})
-fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) t: u32) {{
-{body}
-}}
-"""
+{entry_point(c.workgroup, body)}"""
     return Kernel(product.label, with_erf(source), grid, product.flops)
 
 

@@ -17,7 +17,7 @@ from engine.kernels.epilogue import PLAIN, Epilogue
 from engine.kernels.gemv import gemv
 from engine.kernels.operands import is_wide
 from engine.kernels.product import DENSE, LANES, Access, MatmulShape, Product
-from engine.kernels.wgsl import Kernel, bindings, linear_grid, linear_main, with_erf
+from engine.kernels.wgsl import Kernel, bindings, entry_point, linear_grid, linear_main, with_erf
 from engine.specialize import MatmulChoice
 
 
@@ -139,10 +139,10 @@ def _tiled(product: Product) -> Kernel:
     else:
         load_b = "load_b(b_base, k0 + {major}, column0 + {minor})"
     lines = [
-        f"let row0 = group.y * {c.tile_m}u;",
-        f"let column0 = group.x * {c.tile_n // 4}u;",
+        f"let row0 = workgroup.y * {c.tile_m}u;",
+        f"let column0 = workgroup.x * {c.tile_n // 4}u;",
         f"let tx = t % {across}u; let ty = t / {across}u;",
-        *product.bases("group.z" if c.split_k == 1 else "0u", "group.z"),
+        *product.bases("workgroup.z" if c.split_k == 1 else "0u", "workgroup.z"),
         *_accumulators(c.thread_m, c.thread_n),
     ]
     if c.split_k == 1:
@@ -151,7 +151,8 @@ def _tiled(product: Product) -> Kernel:
     else:
         last = ceil(s.k / c.tile_k)
         steps = ceil(last / c.split_k)
-        lines.append(f"let first = group.z * {steps}u; let last = min(first + {steps}u, {last}u);")
+        lines.append(f"let first = workgroup.z * {steps}u;")
+        lines.append(f"let last = min(first + {steps}u, {last}u);")
         lines.append("for (var step = first; step < last; step++) {")
     lines.append(f"let k0 = step * {c.tile_k}u;")
     lines += _stage("sa", load_a, not s.transpose_a, c.tile_m, c)
@@ -171,16 +172,11 @@ def _tiled(product: Product) -> Kernel:
         for j in range(columns4):
             column = f"column0 + {j * (c.tile_n // 4 // columns4)}u + tx"
             lines.append(f"store(y_base, {row}, {column}, c{i}_{j});")
-    body = "\n".join(lines)
     source = (
         product.prelude()
         + f"var<workgroup> sa: array<vec4<f32>, {c.tile_k * a_stride}>;\n"
         + f"var<workgroup> sb: array<vec4<f32>, {c.tile_k * b_stride}>;\n"
-        + f"""@compute @workgroup_size({c.workgroup})
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {{
-{body}
-}}
-"""
+        + entry_point(c.workgroup, "\n".join(lines))
     )
     grid = (ceil(s.n / c.tile_n), ceil(s.m / c.tile_m), s.batch if c.split_k == 1 else c.split_k)
     return Kernel(product.label, with_erf(source), grid, product.flops)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import ceil
 
 from engine.kernels.operands import element
-from engine.kernels.wgsl import MAX_GRID, Kernel, linear_grid, linear_main
+from engine.kernels.wgsl import MAX_GRID, Kernel, entry_point, linear_grid, linear_main
 
 LOWEST = "-3.0e38"
 """Stands for minus infinity, which WGSL may assume never occurs."""
@@ -21,21 +21,18 @@ def row_kernel(label: str, head: str, rows: int, lanes: int, body: str, flops: i
     if lanes == 1:
         alone = "fn total(v: f32, t: u32) -> f32 { return v; }\n"
         alone += "fn largest(v: f32, t: u32) -> f32 { return v; }\n"
-        source = head + alone + linear_main(rows, 64, "    let row = i;\n    let t = 0u;\n" + body)
+        source = head + alone + linear_main(rows, 64, f"{{ let row = i; let t = 0u;\n{body}\n}}")
         return Kernel(label, source, linear_grid(rows, 64), flops)
     folds = ceil(rows / MAX_GRID)
     columns = ceil(rows / folds)
+    enter = f"""    let row = workgroup.x + workgroup.y * {columns}u;
+    if (row >= {rows}u) {{ return; }}
+"""
     source = f"""{head}
 var<workgroup> partial: array<f32, {lanes}>;
 {_tree("total", lanes, "partial[t] + partial[t + half]")}
 {_tree("largest", lanes, "max(partial[t], partial[t + half])")}
-@compute @workgroup_size({lanes})
-fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) t: u32) {{
-    let row = workgroup.x + workgroup.y * {columns}u;
-    if (row >= {rows}u) {{ return; }}
-{body}
-}}
-"""
+{entry_point(lanes, enter + body)}"""
     return Kernel(label, source, (columns, folds, 1), flops)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Literal
 
-from engine.kernels.wgsl import MAX_GRID, Kernel, bindings, f32
+from engine.kernels.wgsl import MAX_GRID, Kernel, bindings, entry_point, f32
 from engine.specialize import AttentionChoice
 
 LANES = "xyzw"
@@ -97,18 +97,13 @@ def assemble(s: Stream, choice: AttentionChoice, body: list[str], shared: str = 
     folds = ceil(groups / MAX_GRID)
     across = ceil(groups / folds)
     whole = choice.variant == "direct" or s.over.quads % slice_quads(s, choice) == 0
-    statements = "\n".join(body)
-    source = f"""{_prelude(s, whole)}{shared}
-@compute @workgroup_size({choice.workgroup})
-fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t: u32) {{
-let group = id.x + id.y * {across}u;
+    head = f"""let group = workgroup.x + workgroup.y * {across}u;
 if (group >= {groups}u) {{ return; }}
 let head = group / {tiles}u;
 let row0 = (group % {tiles}u) * {choice.rows}u;
 let own = head * {s.over.rows}u;
-{statements}
-}}
 """
+    source = _prelude(s, whole) + shared + entry_point(choice.workgroup, head + "\n".join(body))
     o = s.over
     label = f"{s.label}_{o.heads}x{o.rows}x{o.others}x{o.width}"
     return Kernel(label, source, (across, folds, 1), s.flops)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.kernels.wgsl import Kernel, bindings, f32, linear_grid, linear_main
+from engine.kernels.wgsl import Kernel, bindings, entry_point, f32, linear_grid, linear_main
 
 VECTOR = "vec4<f32>"
 PARTIALS = 4096
@@ -97,11 +97,7 @@ def sum_squares(label: str, vectors: int, *, chained: bool) -> Kernel:
 def root_of_sum(label: str, scale: float) -> Kernel:
     """The norm: scale * sqrt(sum of part [PARTIALS]), by one workgroup, in y [1]."""
     lanes = 256
-    source = bindings([("part", "f32")], [("y", "f32")])
-    source += f"""
-var<workgroup> shared_sum: array<f32, {lanes}>;
-@compute @workgroup_size({lanes})
-fn main(@builtin(local_invocation_index) t: u32) {{
+    body = f"""
     var total = 0.0;
     for (var k = t; k < {PARTIALS}u; k += {lanes}u) {{ total += part[k]; }}
     shared_sum[t] = total;
@@ -110,7 +106,7 @@ fn main(@builtin(local_invocation_index) t: u32) {{
         if (t < half) {{ shared_sum[t] += shared_sum[t + half]; }}
         workgroupBarrier();
     }}
-    if (t == 0u) {{ y[0] = {f32(scale)} * sqrt(shared_sum[0]); }}
-}}
-"""
+    if (t == 0u) {{ y[0] = {f32(scale)} * sqrt(shared_sum[0]); }}"""
+    source = bindings([("part", "f32")], [("y", "f32")])
+    source += f"\nvar<workgroup> shared_sum: array<f32, {lanes}>;" + entry_point(lanes, body)
     return Kernel(label, source, (1, 1, 1), 2 * PARTIALS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 MAX_GRID = 65535
@@ -17,13 +17,52 @@ class Kernel:
     """One compute shader with its grid.
 
     Bindings are group 0: the read-only operands first, then the written ones, in order.
-    `flops` is the arithmetic of the whole grid and serves the cost model only.
+    `flops` is the arithmetic of the grid and serves the cost model only.
     """
 
     label: str
     source: str
     grid: Grid
     flops: int = 0
+    base: Grid = (0, 0, 0)
+    """Where the first workgroup lies in `whole`; zero unless this is a part."""
+    whole: Grid | None = None
+    """The grid that this kernel is a part of, if it is one."""
+
+    @property
+    def takes_base(self) -> bool:
+        """Whether the shader's entry point counts workgroups from a base: `part` needs that."""
+        return BASE in self.source
+
+    @property
+    def overrides(self) -> dict[str, int]:
+        """Values of the shader's overridable constants where they are not the default."""
+        return {f"base_{axis}": n for axis, n in zip("xyz", self.base, strict=True) if n}
+
+    def part(self, axis: int, first: int, count: int) -> Kernel:
+        """The kernel of the `count` layers of workgroups from layer `first` of the grid's `axis`.
+
+        Parts that together cover the grid do exactly what the kernel does, in any order, because
+        workgroups of one launch cannot wait for each other. Raises ValueError for layers that
+        the grid does not have, and when the shader takes no base.
+        """
+        extent = self.grid[axis]
+        if not (0 <= first and 0 < count and first + count <= extent):
+            raise ValueError(f"{self.label} has no layers {first} to {first + count} of {extent}")
+        if not self.takes_base:
+            raise ValueError(f"{self.label} cannot be cut: its entry point takes no base")
+        grid, base = list(self.grid), list(self.base)
+        grid[axis] = count
+        base[axis] += first
+        # Differences of a running total: the parts' arithmetic sums to the kernel's.
+        flops = self.flops * (first + count) // extent - self.flops * first // extent
+        return replace(
+            self,
+            grid=(grid[0], grid[1], grid[2]),
+            base=(base[0], base[1], base[2]),
+            flops=flops,
+            whole=self.whole or self.grid,
+        )
 
 
 def bindings(reads: Sequence[tuple[str, str]], writes: Sequence[tuple[str, str]]) -> str:
@@ -39,6 +78,28 @@ def bindings(reads: Sequence[tuple[str, str]], writes: Sequence[tuple[str, str]]
     return "\n".join(lines)
 
 
+BASE = """
+override base_x = 0u;
+override base_y = 0u;
+override base_z = 0u;
+"""
+"""WebGPU launches count workgroups from zero; a part's pipeline sets these to where it begins."""
+
+
+def entry_point(workgroup: int, body: str) -> str:
+    """`main`: the body sees its `workgroup`'s id in the whole grid, and invocation `t` of it.
+
+    All kernels enter here, so that every one can be cut into parts.
+    """
+    return f"""{BASE}
+@compute @workgroup_size({workgroup})
+fn main(@builtin(workgroup_id) from_base: vec3<u32>, @builtin(local_invocation_index) t: u32) {{
+    let workgroup = from_base + vec3<u32>(base_x, base_y, base_z);
+{body}
+}}
+"""
+
+
 def linear_grid(threads: int, workgroup: int) -> Grid:
     """A grid for `threads` invocations that folds into y beyond the x limit; see LINEAR_INDEX."""
     groups = ceil(threads / workgroup)
@@ -49,14 +110,10 @@ def linear_grid(threads: int, workgroup: int) -> Grid:
 def linear_main(threads: int, workgroup: int, body: str) -> str:
     """Entry point whose `i` runs over `threads`; the body may `return` early."""
     columns = linear_grid(threads, workgroup)[0]
-    return f"""
-@compute @workgroup_size({workgroup})
-fn main(@builtin(global_invocation_id) id: vec3<u32>) {{
-    let i = id.x + id.y * {columns * workgroup}u;
+    head = f"""    let i = (workgroup.x + workgroup.y * {columns}u) * {workgroup}u + t;
     if (i >= {threads}u) {{ return; }}
-{body}
-}}
 """
+    return entry_point(workgroup, head + body)
 
 
 def f32(value: float) -> str:

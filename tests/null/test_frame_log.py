@@ -1,28 +1,40 @@
+"""Frames from their start to their row: verdicts, stamps and chunks come late, or never."""
+
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.telemetry.frame_log import Draft, FrameLog
-from app.telemetry.rows import FrameRow
+from app.telemetry.frame_log import FrameDraft, FrameLog
+from app.telemetry.rows import ChunkRow, FrameRow
 from app.xr.driver import FrameResult, FrameTiming
 
 MS = 1_000_000
 PERIOD = 10 * MS
 
 
-class Log:
-    """A log with frames 1, 2, ... waited for at 10 ms, 20 ms, ... and shown 12 ms later."""
+def timing(number: int, *, should_render: bool = True) -> FrameTiming:
+    """Frame 1, 2, ... is waited for at 10 ms, 20 ms, ..., due 10 and shown 12 ms later."""
+    wait_ns = number * PERIOD
+    return FrameTiming(number, wait_ns + 12 * MS, PERIOD, should_render, wait_ns + 10 * MS)
 
-    def __init__(self) -> None:
+
+class Log:
+    """A log whose frames have serials 1001, ... and, when stamped, spans 501, ..."""
+
+    def __init__(self, *, stamps: bool = False) -> None:
+        self.stamps = stamps
         self.rows: list[FrameRow] = []
         self.log = FrameLog(self.rows.append)
 
-    def start(self, number: int) -> Draft:
-        wait_ns = number * PERIOD
-        draft = self.log.start(FrameTiming(number, wait_ns + 12 * MS, PERIOD, True), wait_ns)
-        draft.serial = 1000 + number
+    def start(self, number: int, *, should_render: bool = True) -> FrameDraft:
+        draft = self.log.start(timing(number, should_render=should_render), number * PERIOD)
+        if should_render:
+            draft.serial = 1000 + number
+            draft.span = 500 + number if self.stamps else None
         return draft
 
     def ids(self) -> list[int]:
@@ -33,52 +45,92 @@ def shown(number: int, missed: int = 0, stale_run: int = 0) -> FrameResult:
     return FrameResult(number, (number + missed) * PERIOD + 12 * MS, missed, stale_run)
 
 
+def chunk(number: int, frame_id: int, gpu_ms: float | None) -> ChunkRow:
+    return ChunkRow(
+        id=number, job="train", job_id=1, index=0, of=1, dispatches=1, frame_id=frame_id,
+        submit_ns=0, gpu_ms=gpu_ms, in_flight=1, reason="",
+    )  # fmt: skip
+
+
 def test_a_row_tells_the_frame() -> None:
-    log = Log()
+    log = Log(stamps=True)
     log.start(1)
     draft = log.start(2)
-    draft.begin_ns, draft.locate_ns, draft.submit_ns, draft.end_ns = 1, 2, 3, 4
+    draft.begin_ns, draft.locate_ns, draft.submit_ns, draft.end_ns = 1, 2, 21 * MS, 4
     draft.submit_ms, draft.in_flight_at_submit, draft.camera_age_ms = 0.5, 3, 17.0
-    log.log.count_chunks(2)
-    assert log.log.completed(1002, 2 * PERIOD + 9 * MS) is draft
+    draft.behind_chunk, draft.margin_ms, draft.presenter_ms = 7, 1.25, 0.25
+    log.log.count_chunks(2, "frame quota used")
+    log.log.chunk_known(chunk(8, 2, 1.5))
+    log.log.chunk_known(chunk(9, 2, 2.0))
+    assert log.log.completed(1002, 2 * PERIOD + 15 * MS) is draft
+    log.log.stamped(501, 11 * MS, 12 * MS)
+    assert log.log.stamped(502, 30 * MS, 34 * MS) is draft
     log.start(3)
     log.log.settle([shown(1), shown(2, missed=1, stale_run=1)])
     row = log.rows[1]
     assert row == FrameRow(
         id=2,
         predicted_display_ns=32 * MS,
+        due_ns=30 * MS,
         wait_ns=20 * MS,
         begin_ns=1,
         locate_ns=2,
-        submit_ns=3,
+        submit_ns=21 * MS,
         end_ns=4,
-        gpu_done_ns=29 * MS,
-        frame_ms=9.0,
+        eye_begin_ns=30 * MS,
+        eye_end_ns=34 * MS,
+        gpu_done_ns=35 * MS,
+        frame_ms=14.0,
         interval_ms=10.0,
+        eye_ms=4.0,
         submit_ms=0.5,
-        slack_ms=3.0,
+        slack_ms=-4.0,
         missed=1,
         stale_run=1,
         displayed_ns=42 * MS,
         chunks_run=2,
+        chunk_gpu_ms=3.5,
         in_flight_at_submit=3,
+        behind_chunk=7,
+        cause="chunk",
+        withheld="frame quota used",
+        margin_ms=1.25,
+        presenter_ms=0.25,
         camera_age_ms=17.0,
     )
     assert log.rows[0].interval_ms is None
+    assert (log.rows[0].chunks_run, log.rows[0].chunk_gpu_ms) == (0, 0.0)
 
 
 def test_the_newest_frame_waits_for_its_last_chunks() -> None:
     log = Log()
     log.start(1)
     log.log.count_chunks(1)
+    log.log.chunk_known(chunk(1, 1, 1.0))
     log.log.completed(1001, 15 * MS)
     log.log.settle([shown(1)])
     assert log.rows == []
-    log.log.count_chunks(4)  # idling after its verdict
+    log.log.count_chunks(2, "in-flight bound")  # idling after its verdict
     log.start(2)
     log.log.settle([])
-    assert log.ids() == [1]
-    assert log.rows[0].chunks_run == 4
+    assert log.rows == []  # the second chunk is still at work
+    log.log.chunk_known(chunk(2, 1, 2.0))
+    log.log.settle([])
+    (row,) = log.rows
+    assert (row.chunks_run, row.chunk_gpu_ms, row.withheld) == (2, 3.0, "in-flight bound")
+
+
+@pytest.mark.parametrize("times", [(1.0, None), (None, 1.0), (None, None)])
+def test_a_chunk_of_unknown_time_makes_the_sum_unknown(times: tuple[float | None, ...]) -> None:
+    log = Log()
+    log.start(1)
+    log.log.count_chunks(2)
+    for number, gpu_ms in enumerate(times, start=1):
+        log.log.chunk_known(chunk(number, 1, gpu_ms))
+    log.log.chunk_known(chunk(3, 99, 5.0))  # of a frame that is not ours
+    log.start(2)
+    log.log.settle([shown(1)])
+    assert (log.rows[0].chunks_run, log.rows[0].chunk_gpu_ms) == (2, None)
 
 
 def test_chunks_count_for_the_newest_frame_only() -> None:
@@ -89,6 +141,7 @@ def test_chunks_count_for_the_newest_frame_only() -> None:
         log.log.count_chunks(chunks)
     log.log.finish()
     assert [row.chunks_run for row in log.rows] == [2, 0, 5]
+    assert [row.chunk_gpu_ms for row in log.rows] == [None, 0.0, None]
 
 
 def test_an_overtaken_frame_is_dropped() -> None:
@@ -114,10 +167,36 @@ def test_a_late_completion_still_gets_into_the_row() -> None:
     assert log.rows[1].gpu_done_ns == 25 * MS
 
 
-def test_what_is_not_ours_is_ignored() -> None:
+def test_a_row_waits_for_its_stamps_unless_they_are_lost() -> None:
+    log = Log(stamps=True)
+    for number in (1, 2, 3):
+        log.start(number)
+    log.log.settle([shown(1), shown(2)])
+    assert log.rows == []
+    log.log.stamped(502, 25 * MS, 27 * MS)
+    log.log.settle([])
+    assert log.rows == []
+    log.log.stamps_passed(502)
+    log.log.settle([])
+    assert [(row.id, row.eye_ms) for row in log.rows] == [(1, None), (2, 2.0)]
+
+
+def test_a_frame_that_was_not_rendered_needs_no_verdict() -> None:
     log = Log()
+    log.start(1, should_render=False)
+    log.log.settle([])
+    assert log.rows == []
+    log.start(2)
+    log.log.settle([])
+    (row,) = log.rows
+    assert (row.id, row.missed, row.submit_ns, row.cause) == (1, None, None, "")
+
+
+def test_what_is_not_ours_is_ignored() -> None:
+    log = Log(stamps=True)
     log.start(1)
     assert log.log.completed(5, 0) is None
+    assert log.log.stamped(5, 0, 1) is None
     log.log.settle([shown(99)])
     assert log.rows == []
 
@@ -133,32 +212,90 @@ def test_finish_emits_what_never_got_a_verdict() -> None:
     assert log.rows[0].frame_ms == 5.0
     for row in log.rows:
         assert row.missed is None and row.stale_run is None and row.displayed_ns is None
+        assert row.cause == ""
     assert log.rows[1].frame_ms is None and log.rows[1].slack_ms is None
 
 
-@given(st.lists(st.sampled_from(["start", "verdict", "complete"]), max_size=60))
+steps = st.sampled_from(["start", "hidden", "verdict", "complete", "stamp", "lose", "chunk"])
+
+
+@given(st.lists(steps, max_size=80))
 def test_each_row_once_and_in_order(steps: list[str]) -> None:
-    log = Log()
-    started = verdicts = completed = 0
+    log = Log(stamps=True)
+    started = chunks = 0
+    waiting: dict[str, list[int]] = {name: [] for name in ("verdict", "complete", "stamp", "chunk")}
     for step in steps:
-        if step == "start":
+        if step in ("start", "hidden"):
             started += 1
-            log.start(started)
-        elif step == "verdict" and verdicts < started:
-            verdicts += 1
-            log.log.settle([shown(verdicts)])
-        elif step == "complete" and completed < started:
-            completed += 1
-            log.log.completed(1000 + completed, completed * PERIOD + MS)
-        assert log.ids() == list(range(1, len(log.rows) + 1))
-        assert all(row.missed is not None for row in log.rows)
-        assert len(log.rows) >= min(verdicts, started - 1) or step != "verdict"
+            log.start(started, should_render=step == "start")
+            if step == "start":
+                for name in ("verdict", "complete", "stamp"):
+                    waiting[name].append(started)
+            log.log.count_chunks(1)
+            waiting["chunk"].append(started)
+        elif step == "lose" and waiting["stamp"]:
+            log.log.stamps_passed(501 + waiting["stamp"].pop(0))
+        elif waiting.get(step):
+            number = waiting[step].pop(0)
+            if step == "complete":
+                log.log.completed(1000 + number, number * PERIOD + MS)
+            elif step == "stamp":
+                log.log.stamped(500 + number, number * PERIOD, number * PERIOD + MS)
+            elif step == "chunk":
+                chunks += 1
+                log.log.chunk_known(chunk(chunks, number, 1.0))
+            else:
+                log.log.settle([shown(number)])
+        log.log.settle([])
+        # Known is what waits for nothing but its completion, and is not the newest.
+        held = [waiting[name][0] for name in ("verdict", "stamp", "chunk") if waiting[name]]
+        assert log.ids() == list(range(1, min([*held, max(started, 1)])))
     log.log.finish()
     assert log.ids() == list(range(1, started + 1))
 
 
 @pytest.mark.parametrize("done", [None, 15 * MS])
 def test_frame_time_needs_a_completion(done: int | None) -> None:
-    draft = Draft(FrameTiming(1, 22 * MS, PERIOD, True), PERIOD, gpu_done_ns=done)
-    row = draft.row()
-    assert (row.frame_ms, row.slack_ms) == ((5.0, 7.0) if done else (None, None))
+    row = FrameDraft(timing(1), PERIOD, gpu_done_ns=done).row()
+    assert (row.frame_ms, row.slack_ms) == ((5.0, 5.0) if done else (None, None))
+
+
+def test_gpu_stamps_tell_better_than_completions_when_the_eyes_were_done() -> None:
+    row = FrameDraft(
+        timing(1), PERIOD, eye_begin_ns=12 * MS, eye_end_ns=14 * MS, gpu_done_ns=15 * MS
+    ).row()
+    assert (row.frame_ms, row.slack_ms, row.eye_ms) == (4.0, 6.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("known", "missed", "stale_run", "cause"),
+    [
+        # On time, or not judged at all.
+        ({}, 0, 0, ""),
+        ({"behind_chunk": 3}, 0, 0, ""),
+        ({}, None, 0, ""),
+        # Started and submitted early enough for 4 ms of eyes.
+        ({"behind_chunk": 3}, 1, 1, "chunk"),
+        ({"behind_chunk": 3}, 2, 0, "chunk"),  # dropped: no stale refresh of its own
+        ({}, 1, 1, "render"),
+        # Submitted too late for 4 ms of eyes, whatever stood ahead.
+        ({"submit_ns": 17 * MS, "behind_chunk": 3}, 1, 1, "start"),
+        ({"submit_ns": 17 * MS}, 1, 1, "start"),
+        ({"submit_ns": 16 * MS, "behind_chunk": 3}, 1, 1, "chunk"),  # just in time
+        # Eyes that do not fit into a period, however early they start.
+        ({"eye_end_ns": 25 * MS, "behind_chunk": 3}, 1, 1, "render"),
+        # Refreshes for which no frame was started, before one that was on time.
+        ({"behind_chunk": 3}, 0, 2, "start"),
+        # Without stamps the eyes may have taken no time.
+        ({"eye_end_ns": None, "behind_chunk": 3}, 1, 1, "chunk"),
+        ({"eye_end_ns": None}, 1, 1, "render"),
+        ({"eye_end_ns": None, "submit_ns": 21 * MS, "behind_chunk": 3}, 1, 1, "start"),
+    ],
+)
+def test_the_cause_of_a_miss(
+    known: dict[str, Any], missed: int | None, stale_run: int, cause: str
+) -> None:
+    times = {"submit_ns": 11 * MS, "eye_begin_ns": 14 * MS, "eye_end_ns": 18 * MS}
+    draft = FrameDraft(timing(1), PERIOD, **(times | known))
+    draft.result = None if missed is None else shown(1, missed, stale_run)
+    assert draft.cause() == draft.row().cause == cause

@@ -4,6 +4,7 @@ struct Eye {
     view_projection: mat4x4f,
     rays: mat3x3f, // world direction of a pixel: rays * (ndc, 1)
     position: vec3f,
+    haze_samples: f32, // along each ray; 0: no haze
 }
 
 struct Panel {

@@ -65,8 +65,15 @@ fn room_fragment(in: RoomVertex) -> @location(0) vec4f {
     let lit = FLOOR + grid_lines(point, pixel) * (LINE + 0.24 * light) + 0.030 * light;
     let ground = mix(backdrop, lit, exp(-0.016 * far * far));
 
-    let colour = select(backdrop, ground, ray.y < 0.0 && eye.position.y > 0.0);
+    let is_ground = ray.y < 0.0 && eye.position.y > 0.0;
+    var colour = select(backdrop, ground, is_ground);
     // Half a step of noise hides the bands that 8 bits leave in dark gradients.
     let noise = fract(52.9829189 * fract(dot(in.clip.xy, vec2f(0.06711056, 0.00583715)))) - 0.5;
+    if eye.haze_samples > 0.0 {
+        let distance = select(HAZE_END, far, is_ground);
+        let glow = Glow(in.left, in.centre, in.right);
+        let offset = noise + 0.5;
+        colour += glowing_haze(eye.position, ray, distance, eye.haze_samples, offset, glow);
+    }
     return vec4f(colour + noise * sqrt(colour) * (2.0 / 255.0), 1.0);
 }

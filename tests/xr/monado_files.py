@@ -1,0 +1,129 @@
+"""Monado and a current lavapipe from Debian, unpacked beside the system: nothing is installed.
+
+Needs apt and a Debian mirror in this machine's own apt sources. Kept in the folder that
+DINOVISION_XR_RUNTIME names, else in ~/.cache/dinovision/xr.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+SUITES = ("trixie", "trixie-backports")
+PACKAGES = (
+    "monado-service",
+    "libopenxr1-monado",
+    "mesa-vulkan-drivers",
+    "libvulkan1",
+    "libgl1",
+    "libglx0",
+    "libegl1",
+)
+# The older lavapipe of the suite itself lacks what Monado's compositor wants.
+PREFERENCES = "Package: mesa-vulkan-drivers\nPin: release n=trixie-backports\nPin-Priority: 900\n"
+LIBRARIES = "usr/lib/x86_64-linux-gnu"
+NOT_NEEDED = ("doc", "man", "locale", "lintian")
+
+
+class FetchError(Exception):
+    """The runtime cannot be had; the message says why in one line."""
+
+
+def runtime_folder() -> Path:
+    """The folder with the unpacked runtime, fetched now if need be. Raises `FetchError`."""
+    named = os.environ.get("DINOVISION_XR_RUNTIME")
+    folder = Path(named) if named else Path.home() / ".cache" / "dinovision" / "xr"
+    if not (folder / LIBRARIES / "libopenxr_monado.so").exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetching-") as scratch:
+            unpacked = Path(scratch) / "unpacked"
+            _fetch(Path(scratch), unpacked)
+            shutil.rmtree(folder, ignore_errors=True)
+            unpacked.rename(folder)
+    _write_manifests(folder)
+    return folder
+
+
+def _fetch(scratch: Path, unpacked: Path) -> None:
+    if shutil.which("apt-get") is None or not KEYRING.exists():
+        raise FetchError("tests/xr fetch Monado with apt from Debian: run them on Debian")
+    state, cache = scratch / "state", scratch / "cache"
+    for folder in (state / "lists" / "partial", cache / "archives" / "partial", unpacked):
+        folder.mkdir(parents=True)
+    (state / "status").touch()
+    mirror = _mirror()
+    sources, preferences = scratch / "sources.list", scratch / "preferences"
+    sources.write_text(
+        "".join(f"deb [signed-by={KEYRING}] {mirror} {suite} main\n" for suite in SUITES)
+    )
+    preferences.write_text(PREFERENCES)
+    options = {
+        "Dir::Etc::sourcelist": sources,
+        "Dir::Etc::sourceparts": "-",
+        "Dir::Etc::preferences": preferences,
+        "Dir::Etc::preferencesparts": "-",
+        "Dir::State": state,
+        "Dir::State::lists": state / "lists",
+        "Dir::State::status": state / "status",
+        "Dir::Cache": cache,
+        "APT::Install-Recommends": "false",
+        "APT::Sandbox::User": "root",
+        "Acquire::Languages": "none",
+        "Debug::NoLocking": "true",
+    }
+    apt = ["apt-get", "-q", *(f"-o{name}={value}" for name, value in options.items())]
+    _run([*apt, "update"])
+    _run([*apt, "-y", "--download-only", "install", *PACKAGES])
+    excluded = [f"--exclude=./usr/share/{name}*" for name in NOT_NEEDED]
+    for package in sorted((cache / "archives").glob("*.deb")):
+        archive = scratch / "package.tar"
+        with archive.open("wb") as file:
+            subprocess.run(["dpkg", "--fsys-tarfile", str(package)], stdout=file, check=True)
+        _run(["tar", "-xf", str(archive), "-C", str(unpacked), *excluded])
+
+
+def _mirror() -> str:
+    """The Debian mirror of the machine's own apt sources."""
+    folder = Path("/etc/apt")
+    files = [folder / "sources.list", *sorted((folder / "sources.list.d").glob("*"))]
+    for file in files:
+        text = file.read_text(errors="replace") if file.is_file() else ""
+        found = re.search(r"^(?:URIs:|deb(?: \[[^]]*\])?)\s+(\S+/debian/?)(?:\s|$)", text, re.M)
+        if found:
+            return found.group(1)
+    raise FetchError(f"tests/xr need a Debian mirror, and {folder} names none")
+
+
+def _run(command: list[str]) -> None:
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        lines = (result.stderr or result.stdout).strip().splitlines() or ["no message"]
+        raise FetchError(f"tests/xr cannot fetch Monado: {command[0]}: {lines[-1]}")
+
+
+def _write_manifests(folder: Path) -> None:
+    """Manifests with absolute paths, which the unpacked ones do not have."""
+    libraries = folder / LIBRARIES
+    for source, key, library, target in (
+        (
+            next(folder.glob("usr/share/vulkan/icd.d/lvp_icd*.json")),
+            "ICD",
+            "libvulkan_lvp.so",
+            "lvp.json",
+        ),
+        (
+            folder / "usr/share/openxr/1/openxr_monado.json",
+            "runtime",
+            "libopenxr_monado.so",
+            "monado.json",
+        ),
+    ):
+        manifest = json.loads(source.read_text())
+        manifest[key]["library_path"] = str(libraries / library)
+        (folder / target).write_text(json.dumps(manifest))
