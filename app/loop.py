@@ -18,6 +18,10 @@ from app.xr.driver import FrameTiming, XrDriver
 from engine.gpu import Gpu
 
 
+IDLE_CHUNKS = 2
+"""Submitted at most at a time while waiting for a frame, which must not be found late."""
+
+
 class Viewer(Protocol):
     """Someone who looks at the mirror: a window or a video file."""
 
@@ -77,13 +81,13 @@ class FrameLoop:
             self.frames += 1
             self.tenant.frame_started(timing)
             self._before_frame()
-            self._show_camera()
             self.driver.begin_frame()
             frame.begin_ns = time.perf_counter_ns()
             if timing.should_render:
                 self._render(frame, timing)
             self.driver.end_frame(timing.frame_id)
             frame.end_ns = time.perf_counter_ns()
+            self._show_camera()
             self._mirror()
             self._pump()
             self._after_submit()
@@ -99,7 +103,7 @@ class FrameLoop:
         if self._shown is not None:
             frame.camera_age_ms = (frame.locate_ns - self._shown.captured_ns) / 1e6
         frame.in_flight_at_submit = self.tenant.in_flight
-        frame.behind_chunk = self.tenant.newest_in_flight
+        frame.behind_chunk = self.log.chunk_ahead(self.tenant.newest_in_flight)
         frame.span = span.number if span else None
         frame.submit_ns = time.perf_counter_ns()
         frame.serial = self.gpu.submit(encoder)
@@ -112,7 +116,7 @@ class FrameLoop:
         """What is done while waiting for a frame: completions, readbacks, further chunks."""
         self.gpu.poll()
         self._take_arrived()
-        self._pump()
+        self._pump(IDLE_CHUNKS)
 
     def flush(self) -> None:
         """Wait for the device and take everything that has arrived. Not for the frame loop."""
@@ -172,11 +176,12 @@ class FrameLoop:
             self.log.chunk_known(row)
             self._on_chunk(row)
 
-    def _pump(self) -> None:
-        self.tenant.pump()
+    def _pump(self, limit: int | None = None) -> None:
+        self.tenant.pump(limit)
         self.log.count_chunks(self.tenant.chunks_this_frame, self.tenant.withheld)
 
     def _show_camera(self) -> None:
+        """Upload the newest image for the next frame: this one's eyes must not wait for it."""
         newest = self.camera()
         if newest is not None and newest is not self._shown:
             self._shown = newest

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from app.preview.actions import Action, Kind
 from app.preview.dashboard import Dashboard
 from app.scene.mirror import Mirror
@@ -66,8 +68,9 @@ class Controls:
         self._dashboard.say("training on" if self._tenant.training else "training paused")
 
     def _job(self, value: int) -> None:
-        modes = list(MODES)
-        self._tenant.mode = modes[(modes.index(self._tenant.mode) + 1) % len(modes)]
+        busy = [mode for mode, jobs in MODES.items() if jobs]
+        following = dict(pairwise(busy))
+        self._tenant.mode = following.get(self._tenant.mode, busy[0])
         self._dashboard.say(f"job: {self._tenant.mode}")
 
     def _view(self, value: int) -> None:

@@ -231,7 +231,7 @@ class Preview:
         return self.dashboard.state(
             help_lines() if self.controls.help else (),
             period_ms=1e3 / self.config.hz,
-            missed=self.records.statistics.stale,
+            missed=self.records.statistics.missed,
             missed_per_1000=self.records.statistics.missed_per_1000,
             chunks=self.tenant.chunks,
             in_flight=self.tenant.policy.in_flight,

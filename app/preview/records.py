@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 
@@ -44,7 +44,8 @@ class Records:
         """Set anew when the session has ended and the clocks were compared again."""
         self._main = Recorder(out_dir, description, clock)
         self._extra: Recorder | None = None
-        self._traces = ThreadPoolExecutor(1, thread_name_prefix="trace")
+        self._tracing = ThreadPoolExecutor(1, thread_name_prefix="trace")
+        self._traces: list[Future[None]] = []
         if out_dir is not None:
             video.start(out_dir / "preview.mp4")
 
@@ -102,7 +103,9 @@ class Records:
         self._stop_extra(outcome)
         summary = self._summarize(outcome, self._main.statistics)
         self._close(self._main, outcome, summary)
-        self._traces.shutdown(wait=True)
+        self._tracing.shutdown(wait=True)
+        for trace in self._traces:
+            trace.result()
         return summary
 
     def _recorders(self) -> list[Recorder]:
@@ -119,7 +122,7 @@ class Records:
         recorder.finish(outcome, summary, self.clock)
         if recorder.out_dir is not None and recorder.warning is None:
             # Beside the frame loop: the session may go on.
-            self._traces.submit(_write_trace, recorder.out_dir)
+            self._traces.append(self._tracing.submit(_write_trace, recorder.out_dir))
 
 
 def _write_trace(folder: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import product
@@ -36,30 +38,36 @@ class Arm:
     @property
     def name(self) -> str:
         """Unique in a sweep, and fit for a folder."""
+        rate = f"{float(self.hz)!r}hz".replace(".0hz", "hz")
         if self.kind is Kind.RENDER:
-            return f"render-{self.hz:g}hz"
+            return f"render-{rate}"
         network = f"{self.job}-k{self.chunks}-n{self.in_flight}"
         if self.kind is Kind.WORKER:
             return f"worker-{network}"
-        shared = f"{network}-{self.policy}-{self.hz:g}hz"
+        shared = f"{network}-{self.policy}-{rate}"
         return shared if self.kind is Kind.SHARED else f"untraced-{shared}"
 
 
 def arms_of(config: SweepConfig) -> list[Arm]:
     """All arms of a sweep, those to compare with first."""
-    rates, jobs = config.rates, config.jobs
-    settings = list(product(jobs, config.chunk_counts, config.bounds))
+    rates, settings = config.rates, config.settings
     shared = [
         Arm(Kind.SHARED, job, chunks, bound, policy, hz)
-        for hz, (job, chunks, bound), policy in product(rates, settings, config.policies)
+        for hz, (job, chunks, bound, policy) in product(rates, settings)
     ]
-    middle = shared[len(config.chunk_counts) // 2 * len(config.bounds) * len(config.policies)]
+    alone = dict.fromkeys((job, chunks, bound) for job, chunks, bound, _ in settings)
+    middle = shared[len(settings) // 2]
     return [
         *(Arm(Kind.RENDER, "none", 1, 1, "fixed", hz) for hz in rates),
-        *(
-            Arm(Kind.WORKER, job, chunks, bound, "fixed", rates[0])
-            for job, chunks, bound in settings
-        ),
+        *(Arm(Kind.WORKER, job, chunks, bound, "fixed", rates[0]) for job, chunks, bound in alone),
         Arm(Kind.UNTRACED, middle.job, middle.chunks, middle.in_flight, middle.policy, middle.hz),
         *shared,
+    ]
+
+
+def shuffled(arms: Sequence[Arm], repeats: int, seed: int) -> list[tuple[Arm, int]]:
+    """Every arm once per repeat, in random order within it: drift of the machine hits all alike."""
+    draw = random.Random(seed)
+    return [
+        (arm, repeat) for repeat in range(1, repeats + 1) for arm in draw.sample(arms, len(arms))
     ]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -13,6 +15,7 @@ from app.tenancy.policy import POLICIES
 N = TypeVar("N", int, float)
 
 JOBS = ("train", "infer", "both")
+ARM = re.compile(rf"({'|'.join(JOBS)})-k(\d+)-n(\d+)-({'|'.join(POLICIES)})")
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,9 @@ class SweepConfig(SessionConfig):
     """Jobs: train, infer, both."""
     hz: str = "90"
     """Refresh rates of the simulated headset, Hz."""
+    arms: str = ""
+    """Exactly these arms instead of all combinations of the above: JOB-kCHUNKS-nBOUND-POLICY, as
+    train-k4-n8-deadline,train-k1-n2-fixed."""
     seconds: float = 10.0
     """Measured time of each run, seconds."""
     warm_up: float = 1.0
@@ -54,6 +60,8 @@ class SweepConfig(SessionConfig):
                 raise UsageError(f"{option} must be at least 1 each, not {min(values)}")
         _choose("--policy", self.policies, POLICIES)
         _choose("--job", self.jobs, JOBS)
+        if any(chunks < 1 or bound < 1 for _, chunks, bound, _ in self.settings):
+            raise UsageError(f"--arms must have 1 chunk and 1 in flight at least: '{self.arms}'")
         for hz in self.rates:
             check_hz(hz)
         if not 0 < self.seconds < math.inf:
@@ -86,6 +94,17 @@ class SweepConfig(SessionConfig):
     def jobs(self) -> tuple[str, ...]:
         """--job as names."""
         return _list("--job", self.job)
+
+    @property
+    def settings(self) -> tuple[tuple[str, int, int, str], ...]:
+        """(job, chunks, bound, policy) of every arm: those of --arms, or all combinations."""
+        if not self.arms:
+            return tuple(product(self.jobs, self.chunk_counts, self.bounds, self.policies))
+        found = [ARM.fullmatch(part) for part in _list("--arms", self.arms)]
+        if None in found:
+            raise UsageError(f"--arms must be a list such as train-k4-n2-fixed, not '{self.arms}'")
+        settings = ((m[1], int(m[2]), int(m[3]), m[4]) for m in found if m is not None)
+        return tuple(dict.fromkeys(settings))
 
     @property
     def rates(self) -> tuple[float, ...]:

@@ -27,14 +27,17 @@ class Block:
     """Half a second of a run."""
 
     seconds: float
-    fresh: int = 0
-    stale: int = 0
+    refreshes: int = 0
+    missed: int = 0
+    """Refreshes that did not show the frame drawn for them."""
     frame_ms: list[float] = field(default_factory=list)
     observed_ms: list[float] = field(default_factory=list)
     """From a frame's start to the observed completion of its eyes: known without GPU stamps."""
     eye_ms: list[float] = field(default_factory=list)
     gpu_ms: dict[str, float] = field(default_factory=lambda: dict.fromkeys(JOBS, 0.0))
+    runs: dict[str, int] = field(default_factory=lambda: dict.fromkeys(JOBS, 0))
     run_ms: dict[str, list[float]] = field(default_factory=lambda: {job: [] for job in JOBS})
+    """Latencies of runs that began and ended in the measured time."""
 
 
 def blocks_of(trial: Trial) -> list[Block]:
@@ -49,8 +52,9 @@ def blocks_of(trial: Trial) -> list[Block]:
     for frame in trial.frames:
         block = at(frame.wait_ns)
         if frame.displayed_ns is not None:
-            block.fresh += 1
-            block.stale += frame.stale_run or 0
+            stale = frame.stale_run or 0
+            block.refreshes += 1 + stale
+            block.missed += stale + (frame.missed != 0)
         if frame.frame_ms is not None:
             block.frame_ms.append(frame.frame_ms)
         if frame.gpu_done_ns is not None:
@@ -63,8 +67,12 @@ def blocks_of(trial: Trial) -> list[Block]:
         if chunk.index == 0:
             starts[chunk.job] = (chunk.job_id, chunk.submit_ns)
         ended_ns = chunk.end_ns or chunk.done_ns
+        if chunk.index != chunk.of - 1 or ended_ns is None:
+            continue
+        # One that began during the warm-up makes up for one cut off at the end.
+        at(ended_ns).runs[chunk.job] += 1
         run, submit_ns = starts.get(chunk.job, (None, 0))
-        if chunk.index == chunk.of - 1 and ended_ns is not None and run == chunk.job_id:
+        if run == chunk.job_id:
             at(ended_ns).run_ms[chunk.job].append((ended_ns - submit_ns) / 1e6)
     return blocks
 
@@ -78,12 +86,12 @@ def _percentile(values: Iterable[list[float]], q: float) -> float | None:
 
 
 def _missed(blocks: Sequence[Block]) -> float | None:
-    refreshes = sum(block.fresh + block.stale for block in blocks)
-    return 1e3 * sum(block.stale for block in blocks) / refreshes if refreshes else None
+    refreshes = sum(block.refreshes for block in blocks)
+    return 1e3 * sum(block.missed for block in blocks) / refreshes if refreshes else None
 
 
 def _per_second(job: str) -> Metric:
-    return lambda blocks: sum(len(b.run_ms[job]) for b in blocks) / sum(b.seconds for b in blocks)
+    return lambda blocks: sum(b.runs[job] for b in blocks) / sum(b.seconds for b in blocks)
 
 
 def _share(ms: Callable[[Block], float]) -> Metric:

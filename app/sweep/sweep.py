@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -16,7 +15,7 @@ from app.interrupt import Interrupt
 from app.progress import Progress
 from app.rig import Rig
 from app.scene.load import calibrate_load
-from app.sweep.arms import Arm, Kind, arms_of
+from app.sweep.arms import Arm, Kind, arms_of, shuffled
 from app.sweep.config import SweepConfig
 from app.sweep.summary import summarize
 from app.sweep.trial import Trial, run_trial
@@ -62,7 +61,7 @@ class Sweep:
     def run(self) -> dict[str, object]:
         """Run all arms; writes sweep.json and summary.json and returns the latter."""
         config = self.config
-        order = self._order()
+        order = shuffled(self.arms, config.repeats, config.seed)
         self._prepare_folder()
         self._write("sweep.json", self._head("incomplete", order))
         with Interrupt() as interrupt:
@@ -96,14 +95,6 @@ class Sweep:
         }
         self._write("summary.json", summary)
         return summary
-
-    def _order(self) -> list[tuple[Arm, int]]:
-        """Every arm once per repeat, shuffled within it: drift of the machine hits all alike."""
-        draw = random.Random(self.config.seed)
-        order: list[tuple[Arm, int]] = []
-        for repeat in range(1, self.config.repeats + 1):
-            order += [(arm, repeat) for arm in draw.sample(self.arms, len(self.arms))]
-        return order
 
     def _driver(self, hz: float, visible: bool = True) -> XrDriver:
         return SimulatedDriver(hz, self._view_size, visible=visible)
@@ -189,5 +180,6 @@ class Sweep:
 
 def _line(trial: Trial) -> str:
     steps = sum(row.job == "train" and row.index == row.of - 1 for row in trial.chunks)
-    late = sum(row.stale_run or 0 for row in trial.frames)
-    return f"{trial.arm.name}: {len(trial.frames)} frames, {late} refreshes missed, {steps} steps"
+    shown = [row for row in trial.frames if row.displayed_ns is not None]
+    missed = sum((row.stale_run or 0) + bool(row.missed) for row in shown)
+    return f"{trial.arm.name}: {len(trial.frames)} frames, {missed} refreshes missed, {steps} steps"

@@ -60,9 +60,8 @@ class FrameDraft:
     def cause(self) -> Literal["", "chunk", "start", "render"]:
         """Why a refresh was missed; empty when none was.
 
-        Chunks are to blame when the eye images would have been in time had they begun at once,
-        and there was a chunk ahead of them. Else the start was late, if it left them less than
-        they need.
+        Eye images that need more than a period are to blame themselves. Else the start was late,
+        if it left them less than they need. Else chunks are, if there was one ahead of them.
         """
         result = self.result
         if result is None or (result.missed == 0 and result.stale_run == 0):
@@ -70,9 +69,11 @@ class FrameDraft:
         if self.submit_ns is None or result.missed == 0:
             return "start"  # the refreshes before this frame had none started for them
         need_ns = round((self.eye_ms or 0.0) * 1e6)
-        if self.submit_ns + need_ns <= self.timing.due_ns:
-            return "chunk" if self.behind_chunk is not None else "render"
-        return "render" if self.wait_ns + need_ns > self.timing.due_ns else "start"
+        if need_ns > self.timing.period_ns:
+            return "render"
+        if self.submit_ns + need_ns > self.timing.due_ns:
+            return "start"
+        return "chunk" if self.behind_chunk is not None else "render"
 
     def row(self) -> FrameRow:
         """The finished row."""
@@ -125,6 +126,17 @@ class FrameLog:
         self._last_wait_ns = wait_ns
         self._drafts.append(draft)
         return draft
+
+    def chunk_ahead(self, newest: int | None) -> int | None:
+        """The chunk that the newest frame's eyes, submitted now, have to wait for.
+
+        `newest`: the newest one in flight. Without any it may still be the one that the eyes
+        before, which are in the queue themselves, had to wait for.
+        """
+        before = self._drafts[-2] if len(self._drafts) > 1 else None
+        if newest is None and before is not None and before.gpu_done_ns is None:
+            return before.behind_chunk
+        return newest
 
     def count_chunks(self, chunks: int, withheld: str = "") -> None:
         """Chunks submitted since the newest frame started, and why there were no more."""

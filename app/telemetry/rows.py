@@ -63,7 +63,8 @@ class FrameRow:
     in_flight_at_submit: int | None = None
     """Chunks in flight when the eye images were submitted."""
     behind_chunk: int | None = None
-    """The newest of them: the eye images had to wait for it."""
+    """The newest chunk that the eye images had to wait for, or that eye images ahead of them in
+    the queue had to wait for."""
     cause: Literal["", "chunk", "start", "render"] = ""
     """Why a refresh was missed: chunks ahead in the queue, a late start on the CPU, or the eye
     images themselves."""
@@ -115,9 +116,17 @@ class ChunkRow:
     """Why the policy submitted it."""
 
 
+_NAMES = {row: tuple(f.name for f in dataclasses.fields(row)) for row in (FrameRow, ChunkRow)}
+_LINE = json.JSONEncoder(allow_nan=False)
+
+
 def row_line(row: FrameRow | ChunkRow) -> str:
     """The row as one JSON line with its newline. `FrameRow(**json.loads(line))` reads it back."""
-    return to_json({f.name: getattr(row, f.name) for f in dataclasses.fields(row)}) + "\n"
+    fields = {name: getattr(row, name) for name in _NAMES[type(row)]}
+    try:
+        return _LINE.encode(fields) + "\n"
+    except ValueError:  # a number that is not finite
+        return to_json(fields) + "\n"
 
 
 def to_json(value: object, indent: int | None = None) -> str:

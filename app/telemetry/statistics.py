@@ -18,6 +18,8 @@ class Statistics:
         self.chunks = 0
         self.fresh = 0
         """Refreshes that showed a new frame."""
+        self.on_time = 0
+        """Refreshes that showed the frame drawn for them."""
         self.stale = 0
         """Refreshes that repeated an old image, up to the last fresh one."""
         self.longest_stale_run = 0
@@ -57,6 +59,7 @@ class Statistics:
         if row.displayed_ns is not None:
             run = row.stale_run or 0
             self.fresh += 1
+            self.on_time += row.missed == 0
             self.stale += run
             self.longest_stale_run = max(self.longest_stale_run, run)
         elif row.missed is not None:
@@ -82,9 +85,18 @@ class Statistics:
         return self.fresh + self.stale
 
     @property
+    def missed(self) -> int:
+        """Refreshes that repeated an old image, or showed a frame drawn for an earlier refresh.
+
+        A renderer that is always late by a refresh repeats nothing, but shows the world as seen
+        from where the head was.
+        """
+        return self.vsyncs - self.on_time
+
+    @property
     def missed_per_1000(self) -> float:
-        """Stale refreshes per thousand; 0 before anything was shown."""
-        return 1000.0 * self.stale / self.vsyncs if self.vsyncs else 0.0
+        """Missed refreshes per thousand; 0 before anything was shown."""
+        return 1000.0 * self.missed / self.vsyncs if self.vsyncs else 0.0
 
     @property
     def seconds(self) -> float:

@@ -191,9 +191,11 @@ def _fill(event: TrackEvent, name: str, annotations: Annotations) -> None:
         if value is None:
             continue
         note = event.debug_annotations.add(name=key)
-        if isinstance(value, str):
-            note.string_value = value
-        elif isinstance(value, int):
+        if isinstance(value, bool):
+            note.bool_value = value
+        elif isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
             note.int_value = value
-        else:
+        elif isinstance(value, float):
             note.double_value = value
+        else:
+            note.string_value = str(value)

@@ -7,19 +7,31 @@ from collections import deque
 from dataclasses import dataclass
 
 SMOOTHING = 0.1
-"""Weight of the newest sample."""
+"""Weight of the newest sample; the first ten weigh alike."""
 
 FIRST_SPREAD = 0.1
 """Standard deviation assumed after a single sample, as a share of it."""
 
+OUTLIER = 4.0
+"""Samples count as no further than so many standard deviations from the mean."""
+
 
 class Estimate:
-    """Exponentially weighted mean and standard deviation of a stream of samples."""
+    """Exponentially weighted mean and standard deviation of a stream of samples.
+
+    A single hiccup must not make work look so dear that none is submitted, and nothing learnt, any
+    more. A change that lasts is followed within some ten samples, as the deviation grows with it.
+    """
 
     def __init__(self) -> None:
         self.mean = 0.0
-        self.known = False
         self._variance = 0.0
+        self._samples = 0
+
+    @property
+    def known(self) -> bool:
+        """Whether there has been a sample above 0."""
+        return self.mean > 0
 
     @property
     def sd(self) -> float:
@@ -29,11 +41,14 @@ class Estimate:
     def learn(self, sample: float) -> None:
         """Take a sample."""
         if not self.known:
-            self.mean, self._variance, self.known = sample, (FIRST_SPREAD * sample) ** 2, True
+            self.mean, self._variance, self._samples = sample, (FIRST_SPREAD * sample) ** 2, 1
             return
-        difference = sample - self.mean
-        self.mean += SMOOTHING * difference
-        self._variance = (1 - SMOOTHING) * (self._variance + SMOOTHING * difference**2)
+        self._samples += 1
+        weight = max(SMOOTHING, 1 / self._samples)
+        limit = OUTLIER * max(self.sd, FIRST_SPREAD * self.mean)
+        difference = max(-limit, min(limit, sample - self.mean))
+        self.mean += weight * difference
+        self._variance = (1 - weight) * (self._variance + weight * difference**2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,8 @@ STARVATION_FRAMES = 1000
 """The deadline policy submits one chunk after so many frames without any, deadline or not."""
 
 RESULT_DELAY_FRAMES = 4
-"""A frame missed so long after the last chunk was not delayed by one."""
+"""What becomes of a frame is known so many frames later at most. One missed so long after the last
+chunk was not delayed by any; one missed earlier after a miss was decided on before that taught."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +147,8 @@ class DeadlinePolicy(_Bounded):
         backlog + chunk + eyes, each with its deviation, + margin  <=  due
 
     Eye images need not be early, only in time: the queue may hold work at the moment they are
-    submitted, so the GPU need never idle. The margin grows by half on a miss that chunks caused
-    and shrinks slowly while frames are on time.
+    submitted, so the GPU need never idle. The margin grows by half on a miss that chunks caused,
+    once for those that one delay brings in a row, and shrinks slowly while frames are on time.
 
     Nothing starves for ever: after `STARVATION_FRAMES` frames without a chunk, one goes out
     regardless. Where frames miss even without chunks, withholding cannot help:
@@ -160,6 +161,7 @@ class DeadlinePolicy(_Bounded):
         super().__init__(in_flight)
         self._margin_ms = START_MARGIN_MS
         self._frames_without_chunk = 0
+        self._frames_since_lesson = RESULT_DELAY_FRAMES
         self._patience = STARVATION_FRAMES
 
     @property
@@ -194,11 +196,13 @@ class DeadlinePolicy(_Bounded):
     def frame_finished(self, missed: int, *, by_chunk: bool) -> None:
         """Adapt the margin, and count towards the guard against starvation."""
         self._frames_without_chunk += 1
+        self._frames_since_lesson += 1
         blameless = self._frames_without_chunk > RESULT_DELAY_FRAMES
         self._patience = RESULT_DELAY_FRAMES if missed > 0 and blameless else STARVATION_FRAMES
         if missed == 0:
             self._margin_ms = max(MIN_MARGIN_MS, self._margin_ms * MARGIN_DECAY)
-        elif by_chunk:
+        elif by_chunk and self._frames_since_lesson > RESULT_DELAY_FRAMES:
+            self._frames_since_lesson = 0
             self._margin_ms = min(MAX_MARGIN_MS, self._margin_ms * MARGIN_GROWTH)
 
 

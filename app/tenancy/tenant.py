@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -111,10 +112,12 @@ class Tenant:
         """The GPU time of one frame's eye images."""
         self._eyes.learn(ms)
 
-    def pump(self) -> None:
-        """Submit as many chunks as the policy wants now."""
+    def pump(self, limit: int | None = None) -> None:
+        """Submit as many chunks as the policy wants now, at most `limit`."""
         timing = self._timing
-        while timing is not None:
+        if timing is None:
+            return
+        for _ in range(limit) if limit is not None else itertools.count():
             chunk = self._next_cost()
             decision = self.policy.decide(self._situation(timing, chunk))
             if not decision.submit:

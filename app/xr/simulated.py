@@ -75,7 +75,7 @@ class CompositorStats:
     dropped: int
 
     @property
-    def missed_per_1000(self) -> float:
+    def stale_per_1000(self) -> float:
         """Stale refreshes per thousand; 0 before anything was shown."""
         return 1000.0 * self.stale / self.vsyncs if self.vsyncs else 0.0
 
@@ -85,6 +85,7 @@ class _Frame:
     id: int
     vsync: int  # predicted
     rendered: bool = True
+    resumes: bool = False  # the first one after frames that were not rendered
     ended_ns: int | None = None
     completed_ns: int | None = None
     lost: bool = False  # never handed over, or given up: it will not be shown
@@ -126,7 +127,7 @@ class SimulatedDriver:
         self._last_id = 0
         self._last_vsync = -1
         self._current: _Frame | None = None  # waited for, not yet handed over
-        self._begun = False
+        self._begun = self._hidden = False
         self._pending: deque[_Frame] = deque()  # handed over, fate unknown; in frame order
         self._results: list[FrameResult] = []
         self._shown_vsync: int | None = None
@@ -157,7 +158,7 @@ class SimulatedDriver:
             self._sleep_until(self._wake_ns(vsync))
         self._last_vsync = vsync
         self._last_id += 1
-        self._current = _Frame(self._last_id, vsync, self.visible)
+        self._current = _Frame(self._last_id, vsync, self.visible, resumes=self._hidden)
         display_ns = self._vsync_ns(vsync)
         return FrameTiming(
             frame_id=self._last_id,
@@ -185,9 +186,8 @@ class SimulatedDriver:
         frame = self._current
         if frame is None or frame.id != frame_id or not self._begun:
             raise RuntimeError(f"end_frame({frame_id}), but that frame has not begun")
-        self._current, self._begun = None, False
-        if not frame.rendered:
-            self._shown_vsync = None  # refreshes of the hidden time are nobody's fault
+        self._current, self._begun, self._hidden = None, False, not frame.rendered
+        if self._hidden:
             return
         frame.ended_ns = self._clock.now_ns()
         self._pending.append(frame)
@@ -296,8 +296,11 @@ class SimulatedDriver:
         return max(frame.vsync, self._first_vsync_from(ready_ns + COMPOSITOR_LEAD_NS))
 
     def _show(self, vsync: int, frame: _Frame) -> None:
+        passed = [self._pending.popleft() for _ in range(self._pending.index(frame) + 1)]
+        if any(old.resumes for old in passed):
+            self._shown_vsync = None  # refreshes of the hidden time are nobody's fault
         run = 0 if self._shown_vsync is None else vsync - self._shown_vsync - 1
-        while (old := self._pending.popleft()) is not frame:
+        for old in passed[:-1]:
             self._results.append(FrameResult(old.id, 0, vsync - old.vsync, run))
             self._dropped += 1
         shown_ns = self._vsync_ns(vsync)

@@ -75,14 +75,14 @@ class Rig:
     def frame(self) -> None:
         """One chunk, waited for."""
         self.frame_id += 1
-        self.tenant.frame_started(FrameTiming(self.frame_id, 2**62, 10**10, True))
-        self.tenant.pump(after_submit=True)
+        self.tenant.frame_started(FrameTiming(self.frame_id, 2**62, 10**10, True, 2**62))
+        self.tenant.pump()
         self.collect()
 
     def collect(self) -> None:
         self.gpu.wait()
         for serial, done_ns in self.gpu.take_completions():
-            self.tenant.collect(serial, done_ns)
+            self.tenant.completed(serial, done_ns)
         self.tenant.poll()
 
     def close(self) -> None:

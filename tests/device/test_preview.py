@@ -26,9 +26,10 @@ from tests.command_line import ROOT
 pytestmark = pytest.mark.gpu
 
 CONTRACT = """outcome frames frame_ms missed_per_1000 longest_stale_run chunks in_flight policy
-    train_steps train_steps_per_s infer_ms loss_first loss_last psnr_first_db psnr_last_db adapter
-    gpu objects_created_in_loop""".split()
+    train_steps train_steps_per_s train_ms infer_ms eye_ms gpu_share causes clock_error_us
+    loss_first loss_last psnr_first_db psnr_last_db adapter gpu objects_created_in_loop""".split()
 FILES = {"screenshot.png", "preview.mp4", "frames.jsonl", "chunks.jsonl", "run.json"}
+FILES |= {"trace.pftrace"}
 EYE = 100  # not a multiple of what row pitches are aligned to
 PATIENCE_S = 180
 
@@ -79,13 +80,25 @@ class Records:
             stamps = [row[f"{name}_ns"] for name in ("wait", "begin", "locate", "submit", "end")]
             assert stamps == sorted(stamps)
             assert row["gpu_done_ns"] > row["submit_ns"]
-            assert row["camera_age_ms"] >= 0
+            # What the first one shows was uploaded before the session.
+            assert row["id"] == 1 or row["camera_age_ms"] >= 0
+            self.check_stamps(row)
         known = sorted(row["frame_ms"] for row in frames)
         assert self.summary["frame_ms"]["max"] == round(known[-1], 3)
         assert known[0] <= self.summary["frame_ms"]["p50"] <= known[-1]
         shown = [row["stale_run"] for row in frames if row["displayed_ns"] is not None]
         assert self.summary["vsyncs"] == len(shown) + sum(shown)
         assert self.summary["longest_stale_run"] == max(shown, default=0)
+
+    def check_stamps(self, row: dict[str, Any]) -> None:
+        """GPU stamps lie where the CPU saw the work, as far as the clocks are known."""
+        begin, end = row["eye_begin_ns"], row["eye_end_ns"]
+        clock = self.run["clock"]
+        assert (begin is None) == (end is None) and (begin is None) <= (clock is None)
+        if begin is not None:
+            off_ns = 1e3 * (clock["error_us"] + 100)
+            assert row["submit_ns"] - off_ns < begin <= end < row["gpu_done_ns"] + off_ns
+            assert row["eye_ms"] == (end - begin) / 1e6
 
     def check_chunks(self, chunks: int, in_flight: int) -> None:
         rows = self.chunks
@@ -163,6 +176,10 @@ def test_records_agree_with_each_other(both: tuple[Records, str]) -> None:
     assert summary["policy"] == "fixed" and summary["job"] == "both"
     assert summary["train_steps"] >= 2 and summary["inferences"] >= 2
     assert summary["infer_ms"]["p50"] > 0 and summary["train_steps_per_s"] > 0
+    assert summary["train_ms"]["p50"] > 0 and set(summary["causes"]) == {"chunk", "start", "render"}
+    shares = summary["gpu_share"]
+    assert set(shares) == {"render", "train", "infer"}
+    assert all(share > 0 for share in shares.values()) and sum(shares.values()) < 1.05
     assert {row["frame_id"] for row in records.chunks} > {1}
     assert max(row["in_flight"] for row in records.chunks) == 2
     last = printed.splitlines()[-2:]
@@ -194,6 +211,7 @@ def test_a_checkpoint_is_resumed(both: tuple[Records, str], folder: Path) -> Non
     summary = records.summary
     assert {row["job"] for row in records.chunks} == {"train"}
     assert summary["infer_ms"] == {"p50": None, "p95": None}
+    assert summary["train_ms"]["p50"] > 0
     # It goes on where the other stopped: the same weights, the next step.
     assert summary["psnr_first_db"] == first["psnr_last_db"]
     assert psnr_db(summary["loss_first"]) == pytest.approx(first["psnr_last_db"], abs=0.05)

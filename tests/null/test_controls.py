@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -63,6 +64,8 @@ def test_policies_and_jobs_go_round() -> None:
     assert names == ["greedy", "deadline", "fixed"]
     assert rig.tenant.policy.in_flight == 2
     assert [rig.apply(Kind.JOB) for _ in range(3)] == ["job: train", "job: infer", "job: both"]
+    rig.tenant.mode = "none"  # as --job none asks for
+    assert rig.apply(Kind.JOB) == "job: train"
 
 
 def test_training_and_view() -> None:
@@ -131,7 +134,12 @@ def test_rows_become_what_the_hud_shows() -> None:
     for number, missed in enumerate((0, 2, None)):
         known = None if missed is None else 7.0 + number
         row = FrameRow(
-            id=number + 1, predicted_display_ns=0, wait_ns=0, frame_ms=known, missed=missed
+            id=number + 1,
+            predicted_display_ns=0,
+            due_ns=0,
+            wait_ns=0,
+            frame_ms=known,
+            missed=missed,
         )
         board.add_frame(row)
     for index, job in enumerate(("infer", "infer", "train", "train")):
@@ -142,3 +150,28 @@ def test_rows_become_what_the_hud_shows() -> None:
     assert state.infer_ms == pytest.approx(18.0)
     assert len(board.steps._times) == 1
     assert (state.chunks, state.missed, tuple(state.help_lines)) == (2, 5, ("help",))
+
+
+def test_gpu_stamps_tell_who_used_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.perf_counter_ns", lambda: 3000 * MS)
+    board = Dashboard()
+    for end_ms, eye_ms in ((500, 999.0), (2000, 400.0), (2900, 100.0)):
+        board.add_frame(
+            FrameRow(
+                id=1, predicted_display_ns=0, due_ns=0, wait_ns=0,
+                eye_end_ns=end_ms * MS, eye_ms=eye_ms,
+            )
+        )  # fmt: skip
+    for index, gpu_ms in ((0, 200.0), (1, 300.0)):
+        row = replace(chunk("train", index, 0, 2500), end_ns=2400 * MS, gpu_ms=gpu_ms)
+        board.add_chunk(row)
+    board.add_chunk(replace(chunk("infer", 0, 0, 0), done_ns=None))  # never completed
+    # Of the last two seconds.
+    assert board.state().gpu_share == {"render": 0.25, "train": 0.25}
+
+
+def test_an_inference_ends_when_the_gpu_says_so() -> None:
+    board = Dashboard()
+    board.add_chunk(chunk("infer", 0, 10, 18))
+    board.add_chunk(replace(chunk("infer", 1, 20, 40), end_ns=33 * MS))
+    assert board.state().infer_ms == 23.0

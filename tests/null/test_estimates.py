@@ -50,12 +50,34 @@ def test_mean_and_deviation_of_noisy_samples(rng: np.random.Generator) -> None:
 
 
 def test_a_changed_cost_is_followed_and_doubted_meanwhile() -> None:
-    estimate = learnt(*[1.0] * 100, 2.0, 2.0)
-    assert 1.0 < estimate.mean < 2.0 and estimate.sd > 0.2
-    assert estimate.mean + 2 * estimate.sd > 1.8  # what a deadline reckons with
+    estimate = learnt(*[1.0] * 100)
+    doubts = []
+    for _ in range(12):
+        estimate.learn(3.0)
+        doubts.append(estimate.sd)
+    assert 2.0 < estimate.mean < 3.0
+    assert estimate.mean + 2 * estimate.sd > 3.0  # what a deadline reckons with
+    assert max(doubts) > 0.5
     for _ in range(100):
-        estimate.learn(2.0)
-    assert estimate.mean == pytest.approx(2.0, abs=1e-3) and estimate.sd < 0.01
+        estimate.learn(3.0)
+    assert estimate.mean == pytest.approx(3.0, abs=1e-3) and estimate.sd < 0.01
+
+
+def test_a_hiccup_is_soon_forgotten() -> None:
+    estimate = learnt(*[1.0] * 100, 50.0)
+    assert estimate.mean + 2 * estimate.sd < 1.5
+    assert learnt(*[1.0] * 100, 0.0).mean > 0.9
+
+
+def test_a_bad_first_sample_weighs_no_more_than_the_next_ones() -> None:
+    estimate = learnt(3.0, *[1.0] * 9)
+    assert estimate.mean < 1.6
+    assert estimate.mean - 2 * estimate.sd < 1.0
+
+
+def test_samples_of_nothing_say_nothing() -> None:
+    assert not learnt(0.0, 0.0).known
+    assert learnt(0.0, 0.0, 4.0).mean == 4.0
 
 
 @given(st.lists(st.floats(0.0, 1e6), min_size=1, max_size=50))

@@ -192,6 +192,21 @@ def test_a_frame_that_was_not_rendered_needs_no_verdict() -> None:
     assert (row.id, row.missed, row.submit_ns, row.cause) == (1, None, None, "")
 
 
+def test_eyes_wait_for_what_the_eyes_ahead_of_them_wait_for() -> None:
+    log = Log()
+    first = log.start(1)
+    first.behind_chunk = log.log.chunk_ahead(7)
+    second = log.start(2)
+    second.behind_chunk = log.log.chunk_ahead(None)  # 7 is done, but not the first eyes
+    assert (first.behind_chunk, second.behind_chunk) == (7, 7)
+    log.start(3)
+    assert log.log.chunk_ahead(9) == 9
+    assert log.log.chunk_ahead(None) == 7
+    log.log.completed(1001, 0)
+    log.log.completed(1002, 0)
+    assert log.log.chunk_ahead(None) is None
+
+
 def test_what_is_not_ours_is_ignored() -> None:
     log = Log(stamps=True)
     log.start(1)
@@ -282,6 +297,7 @@ def test_gpu_stamps_tell_better_than_completions_when_the_eyes_were_done() -> No
         ({"submit_ns": 17 * MS, "behind_chunk": 3}, 1, 1, "start"),
         ({"submit_ns": 17 * MS}, 1, 1, "start"),
         ({"submit_ns": 16 * MS, "behind_chunk": 3}, 1, 1, "chunk"),  # just in time
+        ({"wait_ns": 17 * MS, "submit_ns": 18 * MS, "behind_chunk": 3}, 1, 1, "start"),
         # Eyes that do not fit into a period, however early they start.
         ({"eye_end_ns": 25 * MS, "behind_chunk": 3}, 1, 1, "render"),
         # Refreshes for which no frame was started, before one that was on time.
@@ -295,7 +311,8 @@ def test_gpu_stamps_tell_better_than_completions_when_the_eyes_were_done() -> No
 def test_the_cause_of_a_miss(
     known: dict[str, Any], missed: int | None, stale_run: int, cause: str
 ) -> None:
-    times = {"submit_ns": 11 * MS, "eye_begin_ns": 14 * MS, "eye_end_ns": 18 * MS}
-    draft = FrameDraft(timing(1), PERIOD, **(times | known))
+    times = {"wait_ns": PERIOD, "submit_ns": 11 * MS}
+    times |= {"eye_begin_ns": 14 * MS, "eye_end_ns": 18 * MS}
+    draft = FrameDraft(timing(1), **(times | known))
     draft.result = None if missed is None else shown(1, missed, stale_run)
     assert draft.cause() == draft.row().cause == cause

@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.scene.hud import BAD, GRAPH, HudState, number, render_hud
+from app.scene.hud import BAD, GPU_BAR, GRAPH, TENANTS, HudState, number, render_hud
 from app.scene.panels import CAPTIONS
 from app.scene.text import caption_image, fit, text_surface, text_width
 
@@ -51,6 +51,25 @@ def test_missed_frames_are_red_and_others_are_not() -> None:
     assert reds(graph(replace(BUSY, missed_recent=[False] * 240))) == 0
 
 
+def gpu_bar(**shares: float) -> dict[str, int]:
+    """Pixels of each tenant's colour in a row of the GPU's bar, above the labels."""
+    x, y, width, _ = (round(edge) for edge in GPU_BAR)
+    row = render_hud(replace(BUSY, gpu_share=shares))[y + 2, x : x + width, :3]
+    return {name: int((row == colour).all(-1).sum()) for name, colour in TENANTS.items()}
+
+
+def test_the_gpu_bar_is_shared_out() -> None:
+    _, _, width, _ = GPU_BAR
+    pixels = gpu_bar(render=0.5, train=0.25)
+    assert pixels["render"] == pytest.approx(0.5 * width, abs=14)  # round corners
+    assert pixels["train"] == pytest.approx(0.25 * width, abs=14)
+    assert pixels["infer"] == 0
+    # Shares that add up to more, as times of different windows may, never leave the bar.
+    crowded = gpu_bar(render=1.0, train=0.5, infer=0.5)
+    assert crowded["render"] == pytest.approx(0.5 * width, abs=14)
+    assert crowded["infer"] == pytest.approx(0.25 * width, abs=14)
+
+
 def test_only_the_newest_frames_are_drawn_and_flags_stay_beside_their_frames() -> None:
     long = replace(BUSY, frame_ms=[50.0] * 500 + list(BUSY.frame_ms))
     np.testing.assert_array_equal(graph(long), graph(BUSY))
@@ -73,6 +92,7 @@ def test_only_the_newest_frames_are_drawn_and_flags_stay_beside_their_frames() -
         {"loss": math.nan},
         {"psnr_db": 30.0},
         {"infer_ms": None},
+        {"gpu_share": {"render": 0.5, "train": 0.2}},
         {"camera_age_ms": None},
         {"adapter": "another adapter"},
         {"help_lines": ("1-8  chunk count", "Esc  quit")},
@@ -121,6 +141,7 @@ def test_help_covers_the_dashboard_without_hiding_lines() -> None:
         replace(BUSY, camera="tab\tnull\0newline\n☃", policy="p" * 300, job="j" * 300),
         replace(BUSY, train_steps=10**12, missed=10**9, steps_per_s=math.inf, loss=-math.inf),
         replace(BUSY, help_lines=["w" * 500] * 60),
+        replace(BUSY, gpu_share={"render": 0.0, "train": 1e-9, "somebody": 0.1}),
     ],
 )
 def test_odd_states_are_drawn(state: HudState) -> None:

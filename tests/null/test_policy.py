@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from app.tenancy.estimates import Cost
 from app.tenancy.policy import (
     DEVIATIONS,
+    MARGIN_GROWTH,
     MAX_MARGIN_MS,
     MIN_MARGIN_MS,
     POLICIES,
@@ -195,7 +196,7 @@ def test_the_margin_grows_on_misses_by_chunks_and_decays_slowly() -> None:
     few = count(policy, CALM)
     policy.frame_finished(1, by_chunk=True)
     assert policy.margin_ms > START_MARGIN_MS
-    for _ in range(30):
+    for _ in range(60):
         assert policy.decide(replace(CALM, should_render=False)).submit  # who is to blame
         policy.frame_finished(1, by_chunk=True)
     assert policy.margin_ms == MAX_MARGIN_MS
@@ -209,6 +210,19 @@ def test_the_margin_grows_on_misses_by_chunks_and_decays_slowly() -> None:
     for _ in range(20_000):
         policy.frame_finished(0, by_chunk=False)
     assert policy.margin_ms == MIN_MARGIN_MS
+
+
+def test_misses_in_a_row_are_one_lesson_until_it_can_have_helped() -> None:
+    policy = DeadlinePolicy(1)
+    margins = []
+    for _ in range(2 * RESULT_DELAY_FRAMES + 3):
+        policy.frame_finished(1, by_chunk=True)
+        margins.append(policy.margin_ms)
+    delay = RESULT_DELAY_FRAMES
+    steps = [n for n in range(1, len(margins)) if margins[n] != margins[n - 1]]
+    assert margins[0] == START_MARGIN_MS * MARGIN_GROWTH
+    assert steps == [delay + 1, 2 * delay + 2]
+    assert margins[-1] == pytest.approx(START_MARGIN_MS * MARGIN_GROWTH**3)
 
 
 def test_misses_that_no_chunk_caused_teach_the_margin_nothing() -> None:

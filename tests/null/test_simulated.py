@@ -49,6 +49,64 @@ def test_predicted_vsyncs_are_consecutive_when_the_application_keeps_up() -> Non
     assert all(t.should_render for t in timings)
 
 
+def test_eyes_are_due_when_the_compositor_latches() -> None:
+    rig = Rig(hz=72.0)
+    rig.frame()
+    for _ in range(3):
+        timing = rig.driver.wait_frame(rig.idle)
+        assert timing.due_ns == timing.predicted_display_ns - COMPOSITOR_LEAD_NS
+        assert timing.due_ns - rig.clock.now == pytest.approx(rig.period, abs=10_000)
+
+
+# -- frames that nobody sees --
+
+
+@pytest.mark.parametrize("asked", ["each frame", "at the end"])
+@pytest.mark.parametrize("hidden", [(5,), (5, 6, 7, 8), (1, 3, 5, 6), (11, 12)])
+def test_hidden_frames_are_paced_alike_but_have_no_outcome(
+    hidden: tuple[int, ...], asked: str
+) -> None:
+    rig = Rig()
+    timings, results = [], []
+    for number in range(1, 13):
+        rig.driver.visible = number not in hidden
+        # Nothing is drawn while hidden, so nothing completes.
+        timings.append(rig.frame(gpu_ns=MS if rig.driver.visible else None))
+        if asked == "each frame":
+            results += rig.driver.results()
+    assert tuple(t.frame_id for t in timings if not t.should_render) == hidden
+    vsyncs = [rig.vsync_of(t.predicted_display_ns) for t in timings]
+    assert vsyncs == list(range(vsyncs[0], vsyncs[0] + 12))
+    results += rig.finish()
+    assert [r.frame_id for r in results] == [n for n in range(1, 13) if n not in hidden]
+    # The refreshes in between showed nothing of ours, and so no old image either.
+    assert {(r.missed, r.stale_run, r.dropped) for r in results} == {(0, 0, False)}
+    stats = rig.driver.stats()
+    assert (stats.fresh, stats.stale, stats.dropped) == (12 - len(hidden), 0, 0)
+    assert rig.driver.throttle_timeouts == 0
+
+
+def test_a_late_frame_after_a_hidden_time_is_late_still() -> None:
+    rig = Rig()
+    rig.driver.visible = False
+    rig.frame(gpu_ns=None)
+    rig.driver.visible = True
+    rig.frame(gpu_ns=14 * MS)
+    rig.frame()
+    rig.frame()
+    late, *others = rig.finish()
+    assert (late.frame_id, late.missed) == (2, 1)
+    assert [r.frame_id for r in others] == [3, 4]
+
+
+def test_never_visible() -> None:
+    rig = Rig()
+    rig.driver.visible = False
+    for _ in range(20):
+        assert not rig.frame(gpu_ns=None).should_render
+    assert rig.finish() == [] and rig.driver.stats().vsyncs == 0
+
+
 def test_idle_is_called_about_every_fifth_of_a_millisecond() -> None:
     rig = Rig()
     rig.frame()

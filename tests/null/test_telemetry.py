@@ -20,23 +20,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.telemetry import recorder as recorder_module
-from app.telemetry.rate import RateMeter
+from app.telemetry.rate import RateMeter, ShareMeter
 from app.telemetry.recorder import Recorder, TelemetryError
 from app.telemetry.rows import ChunkRow, FrameRow, row_line, to_json
-from app.telemetry.statistics import Statistics
+from app.telemetry.statistics import CAUSES, Statistics
 from app.telemetry.summary import Summary, percentiles
-from engine.atomic import write_atomic
+from engine.atomic import open_atomic, write_atomic
+from engine.clock import Calibration, Clock
 
 MS = 1_000_000
 
 CONTRACT_KEYS = """outcome frames frame_ms missed_per_1000 longest_stale_run chunks in_flight policy
-    train_steps train_steps_per_s infer_ms loss_first loss_last psnr_first_db psnr_last_db adapter
-    gpu objects_created_in_loop""".split()
+    train_steps train_steps_per_s train_ms inferences inferences_per_s infer_ms eye_ms gpu_share
+    causes submit_ms seconds vsyncs stale dropped chunks_submitted clock_error_us loss_first
+    loss_last psnr_first_db psnr_last_db adapter gpu objects_created_in_loop""".split()
 
 
 def frame(number: int, **known: Any) -> FrameRow:
     wait_ns = number * 10 * MS
-    return FrameRow(id=number, predicted_display_ns=wait_ns + 11 * MS, wait_ns=wait_ns, **known)
+    return FrameRow(
+        id=number,
+        predicted_display_ns=wait_ns + 11 * MS,
+        due_ns=wait_ns + 10 * MS,
+        wait_ns=wait_ns,
+        **known,
+    )
 
 
 def chunk(number: int, **known: Any) -> ChunkRow:
@@ -69,12 +77,16 @@ maybe_ms = st.none() | st.floats(allow_nan=False, allow_infinity=False)
     st.builds(
         FrameRow,
         id=st.integers(1, 2**40), predicted_display_ns=st.integers(0, 2**62),
-        wait_ns=st.integers(0, 2**62), begin_ns=maybe_ns, locate_ns=maybe_ns, submit_ns=maybe_ns,
-        end_ns=maybe_ns, gpu_done_ns=maybe_ns, frame_ms=maybe_ms, interval_ms=maybe_ms,
-        submit_ms=maybe_ms, slack_ms=maybe_ms, missed=st.none() | st.integers(0, 9),
-        stale_run=st.none() | st.integers(0, 9), displayed_ns=maybe_ns,
-        chunks_run=st.integers(0, 99), in_flight_at_submit=st.none() | st.integers(0, 9),
-        camera_age_ms=maybe_ms,
+        due_ns=st.integers(0, 2**62), wait_ns=st.integers(0, 2**62), begin_ns=maybe_ns,
+        locate_ns=maybe_ns, submit_ns=maybe_ns, end_ns=maybe_ns, eye_begin_ns=maybe_ns,
+        eye_end_ns=maybe_ns, gpu_done_ns=maybe_ns, frame_ms=maybe_ms, interval_ms=maybe_ms,
+        eye_ms=maybe_ms, submit_ms=maybe_ms, slack_ms=maybe_ms,
+        missed=st.none() | st.integers(0, 9), stale_run=st.none() | st.integers(0, 9),
+        displayed_ns=maybe_ns, chunks_run=st.integers(0, 99), chunk_gpu_ms=maybe_ms,
+        in_flight_at_submit=st.none() | st.integers(0, 9),
+        behind_chunk=st.none() | st.integers(1, 99),
+        cause=st.sampled_from(["", *CAUSES]), withheld=st.text(), margin_ms=maybe_ms,
+        presenter_ms=maybe_ms, camera_age_ms=maybe_ms,
     )
 )  # fmt: skip
 def test_a_frame_row_round_trips_as_one_json_line(row: FrameRow) -> None:
@@ -84,8 +96,11 @@ def test_a_frame_row_round_trips_as_one_json_line(row: FrameRow) -> None:
 
 
 @given(st.text(), st.sampled_from(["train", "infer"]), maybe_ns, maybe_ms)
-def test_a_chunk_row_round_trips(reason: str, job: str, done: int | None, ms: float | None) -> None:
-    row = chunk(3, reason=reason, job=job, done_ns=done, submit_ms=ms)
+def test_a_chunk_row_round_trips(reason: str, job: str, ns: int | None, ms: float | None) -> None:
+    row = chunk(
+        3, reason=reason, job=job, done_ns=ns, submit_ms=ms,
+        begin_ns=ns, end_ns=ns, gpu_ms=ms, predicted_ms=ms,
+    )  # fmt: skip
     line = row_line(row)
     assert line.count("\n") == 1
     assert ChunkRow(**json.loads(line)) == row
@@ -130,11 +145,34 @@ def test_statistics_of_frames() -> None:
     statistics.add_frame(frame(4))  # fate unknown: the session ended
     assert (statistics.frames, statistics.dropped) == (4, 1)
     assert (statistics.fresh, statistics.stale, statistics.vsyncs) == (2, 2, 4)
-    assert statistics.missed_per_1000 == 500.0
+    # No refresh showed the frame drawn for it but the first: two were stale, one was late.
+    assert (statistics.on_time, statistics.missed) == (1, 3)
+    assert statistics.missed_per_1000 == 750.0
     assert statistics.longest_stale_run == 2
     assert list(statistics.frame_ms) == [4.0, 8.0]
     assert list(statistics.submit_ms) == [0.5]
     assert statistics.seconds == pytest.approx(0.03)
+
+
+def test_statistics_of_gpu_times_and_causes() -> None:
+    statistics = Statistics()
+    for number, eye_ms, cause in ((0, 4.0, "chunk"), (1, None, "start"), (2, 6.0, "chunk")):
+        statistics.add_frame(frame(number, eye_ms=eye_ms, cause=cause, presenter_ms=eye_ms))
+    statistics.add_frame(frame(4, eye_ms=2.0))
+    statistics.add_chunk(chunk(1, gpu_ms=5.0))
+    statistics.add_chunk(chunk(2, gpu_ms=None))
+    statistics.add_chunk(chunk(3, gpu_ms=3.0))
+    statistics.add_chunk(chunk(4, job="infer", gpu_ms=1.0))
+    assert list(statistics.eye_ms) == [4.0, 6.0, 2.0]
+    assert list(statistics.presenter_ms) == [4.0, 6.0]
+    assert statistics.causes == {"chunk": 2, "start": 1}
+    shares = statistics.gpu_share()  # of 40 ms
+    assert shares == pytest.approx({"render": 0.3, "train": 0.2, "infer": 0.025})
+    content = summary(clock_error_us=2.5).to_dict(statistics)
+    assert content["causes"] == {"chunk": 2, "start": 1, "render": 0}
+    assert content["gpu_share"] == {"render": 0.3, "train": 0.2, "infer": 0.025}
+    assert content["eye_ms"] == {"p50": 4.0, "p95": 5.8, "p99": 5.96, "max": 6.0}
+    assert content["clock_error_us"] == 2.5
 
 
 def test_statistics_of_chunks() -> None:
@@ -150,9 +188,24 @@ def test_statistics_of_chunks() -> None:
     statistics.add_chunk(chunk(5, job="infer", job_id=2, submit_ns=20 * MS, done_ns=25 * MS))
     statistics.add_chunk(chunk(6, done_ns=None))  # never completed: no step
     assert statistics.chunks == 6
-    assert (statistics.train_steps, statistics.inferences) == (1, 2)
-    assert statistics.train_steps_per_s == pytest.approx(2.0)
-    assert list(statistics.infer_ms) == [7.0, 5.0]
+    assert statistics.runs == {"train": 1, "infer": 2}
+    assert statistics.per_second("train") == pytest.approx(2.0)
+    assert list(statistics.run_ms["infer"]) == [7.0, 5.0]
+    content = summary().to_dict(statistics)
+    assert (content["train_steps"], content["train_steps_per_s"]) == (1, 2.0)
+    assert (content["inferences"], content["inferences_per_s"]) == (2, 4.0)
+    assert content["infer_ms"] == {"p50": 6.0, "p95": 6.9}
+
+
+def test_latency_ends_with_the_gpu_not_with_its_observation() -> None:
+    statistics = Statistics()
+    first = {"job_id": 1, "index": 0, "of": 2, "submit_ns": 10 * MS}
+    statistics.add_chunk(chunk(1, **first, end_ns=12 * MS, done_ns=13 * MS))
+    statistics.add_chunk(chunk(2, job_id=1, index=1, of=2, end_ns=17 * MS, done_ns=19 * MS))
+    # Of the next run the first chunk was not recorded: it counts, but its latency is unknown.
+    statistics.add_chunk(chunk(3, job_id=2, index=1, of=2, done_ns=40 * MS))
+    assert statistics.runs["train"] == 2
+    assert list(statistics.run_ms["train"]) == [7.0]
 
 
 def summary(**known: Any) -> Summary:
@@ -167,7 +220,9 @@ def test_an_empty_session_has_exactly_the_contracts_keys() -> None:
     content = summary().to_dict(Statistics())
     assert list(content) == CONTRACT_KEYS
     assert content["frame_ms"] == {"p50": None, "p95": None, "p99": None, "max": None}
-    assert content["infer_ms"] == {"p50": None, "p95": None}
+    assert content["infer_ms"] == content["train_ms"] == {"p50": None, "p95": None}
+    assert content["gpu_share"] == {"render": 0.0, "train": 0.0, "infer": 0.0}
+    assert content["causes"] == {"chunk": 0, "start": 0, "render": 0}
     assert content["missed_per_1000"] == 0.0 and content["train_steps_per_s"] == 0.0
 
 
@@ -207,6 +262,18 @@ def test_an_empty_window_is_refused() -> None:
         RateMeter(0.0)
 
 
+def test_shares_of_a_sliding_window() -> None:
+    meter = ShareMeter(window_s=1.0)
+    assert meter.shares(0) == {}
+    for end_ms, user, ms in ((100, "a", 50.0), (600, "b", 100.0), (700, "a", 25.0)):
+        meter.add(end_ms * MS, user, ms)
+    assert meter.shares(1000 * MS) == pytest.approx({"a": 0.075, "b": 0.1})
+    assert meter.shares(1101 * MS) == pytest.approx({"a": 0.025, "b": 0.1})
+    assert meter.shares(5000 * MS) == {}
+    with pytest.raises(ValueError, match="positive"):
+        ShareMeter(0.0)
+
+
 # -- atomic writes --
 
 
@@ -217,6 +284,20 @@ def test_write_atomic_replaces_text_and_bytes(tmp_path: Path) -> None:
     write_atomic(path, b"\x00\xff")
     assert path.read_bytes() == b"\x00\xff"
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_file_written_piece_by_piece_appears_when_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_atomic(path, "old")
+    with open_atomic(path) as file:
+        file.write(b"new")
+        file.flush()
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    with pytest.raises(KeyError), open_atomic(path) as file:
+        file.write(b"half")
+        raise KeyError
+    assert path.read_text() == "new" and os.listdir(tmp_path) == ["file"]
 
 
 @pytest.mark.parametrize("failing", ["fsync", "replace"])
@@ -266,6 +347,21 @@ def test_a_finished_run_has_all_four_files(tmp_path: Path) -> None:
     assert recorder.warning is None
 
 
+def test_the_clock_is_told_at_the_start_and_better_at_the_end(tmp_path: Path) -> None:
+    start, end = Calibration(100, 2000, 5 * MS), Calibration(1100, 1000, 1005 * MS)
+    recorder = Recorder(tmp_path, {}, Clock(start))
+    told = strict_json(tmp_path / "run.json")["clock"]
+    assert told["start"] == {"offset_ns": 100, "error_us": 2.0, "at_ns": 5 * MS}
+    assert (told["end"], told["drift_ppm"], told["error_us"]) == (None, None, 2.0)
+    recorder.finish("ok", {}, Clock(start, end))
+    told = strict_json(tmp_path / "run.json")["clock"]
+    assert told["end"] == {"offset_ns": 1100, "error_us": 1.0, "at_ns": 1005 * MS}
+    assert told["drift_ppm"] == pytest.approx(1.0, rel=1e-5)
+    unstamped = Recorder(tmp_path / "unstamped", {})
+    unstamped.finish("ok", {})
+    assert strict_json(tmp_path / "unstamped" / "run.json")["clock"] is None
+
+
 def test_a_new_run_replaces_the_record_in_its_folder(tmp_path: Path) -> None:
     first = Recorder(tmp_path, {})
     first.frame(frame(1))
@@ -282,7 +378,7 @@ def test_without_a_folder_only_statistics_are_kept() -> None:
     recorder.frame(frame(1, frame_ms=3.0))
     recorder.chunk(chunk(1, done_ns=1))
     recorder.finish("ok", {})
-    assert (recorder.statistics.frames, recorder.statistics.train_steps) == (1, 1)
+    assert (recorder.statistics.frames, recorder.statistics.runs["train"]) == (1, 1)
     assert recorder.warning is None
 
 
@@ -294,7 +390,7 @@ from app.telemetry.rows import FrameRow
 out = Path(sys.argv[1])
 recorder = Recorder(out, {"hz": 90})
 for n in range(1, 51):
-    recorder.frame(FrameRow(id=n, predicted_display_ns=n, wait_ns=n))
+    recorder.frame(FrameRow(id=n, predicted_display_ns=n, due_ns=n, wait_ns=n))
 while (out / "frames.jsonl").stat().st_size == 0:
     time.sleep(0.01)
 os.kill(os.getpid(), signal.SIGKILL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -11,25 +12,41 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.telemetry.rows import ChunkRow
-from app.tenancy.policy import DeadlinePolicy, FixedPolicy, GreedyPolicy, Policy
+from app.tenancy.estimates import FIRST_SPREAD, Cost
+from app.tenancy.policy import (
+    DeadlinePolicy,
+    Decision,
+    FixedPolicy,
+    GreedyPolicy,
+    Policy,
+    Situation,
+)
 from app.tenancy.tenant import Tenant
 from app.xr.driver import FrameTiming
 from engine.chunks import cut
+from engine.timestamps import Span
 
+MS = 1_000_000
 DISPATCHES = {"train": 40, "infer": 24}
 
 
 class StubJob:
-    """A job whose chunks are entries of a list."""
+    """A job whose chunks are entries of a list; each of its dispatches should take 0.1 ms."""
 
     def __init__(self, name: str, events: list[Any]) -> None:
         self.name, self.events = name, events
         self.runs = 0
         self.is_due = True
+        self.stamps: list[Any] = []
+        """What each chunk's pass was stamped with."""
         self.cut(1)
 
     def cut(self, chunks: int) -> None:
         self.chunks = cut([1.0] * DISPATCHES[self.name], chunks)
+
+    def chunk_ms(self, index: int, chunks: int) -> float:
+        first, end = cut([1.0] * DISPATCHES[self.name], chunks)[index]
+        return 0.1 * (end - first)
 
     def due(self, now_ns: int) -> bool:
         return self.is_due
@@ -37,8 +54,9 @@ class StubJob:
     def begin(self) -> None:
         self.events.append(("begin", self.name))
 
-    def encode(self, encoder: list[Any], index: int) -> None:
+    def encode(self, encoder: list[Any], index: int, stamps: Any = None) -> None:
         encoder.append((self.name, index, len(self.chunks)))
+        self.stamps.append(stamps)
 
     def submitted(self, index: int, serial: int) -> None:
         self.events.append(("submitted", self.name, index, serial))
@@ -54,7 +72,9 @@ class StubJob:
 class Rig:
     """A tenant on a queue whose completions the test decides."""
 
-    def __init__(self, policy: Policy, *, chunks: int = 3, mode: str = "both") -> None:
+    def __init__(
+        self, policy: Policy, *, chunks: int = 3, mode: str = "both", stamps: bool = False
+    ) -> None:
         self.events: list[Any] = []
         self.train, self.infer = (StubJob(name, self.events) for name in ("train", "infer"))
         self.queue: list[tuple[str, int, int]] = []
@@ -62,6 +82,7 @@ class Rig:
         self.serial = 100
         self.waiting: deque[int] = deque()
         self.rows: list[ChunkRow] = []
+        self.spans: list[Span] = []
         self.frame_id = 0
         self.tenant = Tenant(
             {"train": self.train, "infer": self.infer},
@@ -70,7 +91,13 @@ class Rig:
             mode=mode,
             new_encoder=list,
             submit=self._submit,
+            span=self._span if stamps else lambda: None,
         )
+
+    def _span(self) -> Span:
+        number = len(self.spans) + 1
+        self.spans.append(Span(number, {"query": number}))
+        return self.spans[-1]
 
     def _submit(self, encoder: list[Any]) -> int:
         self.queue += encoder
@@ -82,16 +109,15 @@ class Rig:
         """A frame; returns what was submitted in it."""
         self.frame_id += 1
         before = len(self.queue)
-        self.tenant.frame_started(FrameTiming(self.frame_id, 2**62, 10**10, True))
-        self.tenant.pump(after_submit=True)
+        self.tenant.frame_started(FrameTiming(self.frame_id, 2**62, 10**10, True, 2**62))
+        self.tenant.pump()
         return self.queue[before:]
 
     def complete(self, count: int | None = None) -> None:
         for _ in range(len(self.waiting) if count is None else min(count, len(self.waiting))):
             serial = self.waiting.popleft()
-            row = self.tenant.collect(serial, done_ns=10**15 + serial)
-            assert row is not None
-            self.rows.append(row)
+            assert self.tenant.completed(serial, done_ns=10**15 + serial)
+        self.rows += self.tenant.take_rows()
 
     def frames(self, count: int) -> list[tuple[str, int, int]]:
         """Frames whose chunks all complete."""
@@ -147,13 +173,25 @@ def test_between_frames_completions_make_room_only_for_the_greedy_policy() -> No
         rig = Rig(policy)
         rig.frame()
         rig.complete()
-        rig.tenant.pump(after_submit=True)  # idling until the next frame
+        rig.tenant.pump()  # idling until the next frame
         assert rig.tenant.chunks_this_frame == expected
+
+
+@pytest.mark.parametrize("limit", [0, 1, 3])
+def test_a_limit_holds_for_one_call(limit: int) -> None:
+    rig = Rig(GreedyPolicy(8))
+    rig.tenant.frame_started(FrameTiming(1, 2**62, 10**10, True, 2**62))
+    rig.tenant.pump(limit)
+    assert len(rig.queue) == limit
+    rig.tenant.pump(limit)
+    assert len(rig.queue) == 2 * limit
+    rig.tenant.pump()
+    assert len(rig.queue) == 8
 
 
 def test_nothing_is_submitted_before_the_first_frame() -> None:
     rig = Rig(GreedyPolicy(4))
-    rig.tenant.pump(after_submit=True)
+    rig.tenant.pump()
     rig.tenant.finish_run(rig.complete)
     assert rig.queue == []
 
@@ -283,13 +321,14 @@ def test_a_run_counts_when_its_last_chunk_completes() -> None:
 
 def test_foreign_completions_are_left_to_others() -> None:
     rig = Rig(FixedPolicy(2))
-    assert rig.tenant.collect(1, 0) is None
+    assert not rig.tenant.completed(1, 0)
     rig.frame()
     foreign = rig.serial + 1
-    assert rig.tenant.collect(foreign, 0) is None
+    assert not rig.tenant.completed(foreign, 0)
     assert rig.tenant.in_flight == 2
     rig.complete()
-    assert rig.tenant.collect(rig.serial, 0) is None
+    assert not rig.tenant.completed(rig.serial, 0)
+    assert not rig.tenant.stamped(1, 0, 1)
 
 
 def test_finish_run_completes_the_run_and_starts_none() -> None:
@@ -310,24 +349,190 @@ def test_poll_reaches_every_job() -> None:
     assert rig.events == [("poll", "train"), ("poll", "infer")]
 
 
-def test_chunk_time_is_counted_from_the_one_before() -> None:
-    rig = Rig(FixedPolicy(2), chunks=2, mode="train")
+def test_why_no_further_chunk_went_out_is_told() -> None:
+    rig = Rig(FixedPolicy(2))
     rig.frame()
+    assert rig.tenant.withheld == "in-flight bound"
+    rig.complete()
+    rig.tenant.pump()
+    assert rig.tenant.withheld == "frame quota used"
+    rig.tenant.hold, rig.tenant.chunks = True, 1
+    for _ in range(2):
+        rig.frame()
+        rig.complete()
+    assert rig.tenant.between_runs and rig.tenant.withheld == "no work"
+
+
+def test_the_newest_chunk_in_flight_is_named() -> None:
+    rig = Rig(FixedPolicy(2), chunks=4)
+    assert rig.tenant.newest_in_flight is None
+    rig.frame()
+    assert rig.tenant.newest_in_flight == 2
+    rig.complete(1)
+    assert rig.tenant.newest_in_flight == 2
+    rig.frame()
+    assert rig.tenant.newest_in_flight == 3
+    rig.complete()
+    assert rig.tenant.newest_in_flight is None
+
+
+# -- stamps and what is learnt from them --
+
+
+class Watching(FixedPolicy):
+    """Keeps what it was asked."""
+
+    def __init__(self, in_flight: int) -> None:
+        super().__init__(in_flight)
+        self.seen: list[Situation] = []
+
+    def decide(self, s: Situation) -> Decision:
+        self.seen.append(s)
+        return super().decide(s)
+
+
+def test_every_chunk_is_stamped_and_its_row_waits_for_that() -> None:
+    rig = Rig(FixedPolicy(2), chunks=2, mode="train", stamps=True)
+    rig.frame()
+    assert rig.train.stamps == [{"query": 1}, {"query": 2}]
+    assert all(span.is_recorded for span in rig.spans)
+    rig.complete()
+    assert rig.rows == []
+    assert rig.tenant.stamped(1, 30 * MS, 34 * MS) and rig.tenant.stamped(2, 40 * MS, 41 * MS)
+    times = [(row.begin_ns, row.end_ns, row.gpu_ms) for row in rig.tenant.take_rows()]
+    assert times == [(30 * MS, 34 * MS, 4.0), (40 * MS, 41 * MS, 1.0)]
+
+
+def test_lost_stamps_neither_hold_rows_up_nor_teach_anything() -> None:
+    rig = Rig(Watching(2), chunks=2, mode="train", stamps=True)
+    rig.frame()
+    rig.complete()
+    rig.tenant.stamps_passed(3)
+    rows = rig.tenant.take_rows()
+    assert [(row.id, row.gpu_ms) for row in rows] == [(1, None), (2, None)]
+    rig.frame()
+    assert isinstance(rig.tenant.policy, Watching) and rig.tenant.policy.seen[-1].chunk is None
+
+
+def test_at_the_end_rows_come_without_what_is_missing() -> None:
+    rig = Rig(FixedPolicy(2), stamps=True)
+    rig.frame()
+    rig.complete(1)
+    assert rig.tenant.take_rows() == []
+    rows = rig.tenant.take_rows(all_of_them=True)
+    assert [(row.id, row.done_ns is None) for row in rows] == [(1, False), (2, True)]
+    assert rig.tenant.take_rows(all_of_them=True) == []
+
+
+def test_costs_are_the_jobs_figures_scaled_by_experience() -> None:
+    policy = Watching(1)
+    rig = Rig(policy, chunks=4, mode="train", stamps=True)
+    assert rig.frame() and policy.seen[0].chunk is None
+    rig.complete()
+    rig.tenant.stamped(1, 0, 3 * MS)  # three times of what 10 dispatches should take
+    rig.frame()
+    chunk = policy.seen[-1].chunk
+    assert chunk is not None
+    assert (chunk.ms, chunk.sd_ms) == (pytest.approx(3.0), pytest.approx(0.3))
+    rig.complete()
+    rig.tenant.stamped(2, 10 * MS, 13 * MS)
+    for _ in range(2):
+        rig.frame()
+        rig.complete()
+    # The next run is cut anew: its first chunk is half of the job.
+    rig.tenant.chunks = 2
+    rig.frame()
+    chunk = policy.seen[-2].chunk
+    assert chunk is not None and chunk.ms == pytest.approx(6.0)
+    rows = rig.rows + rig.tenant.take_rows(all_of_them=True)
+    assert [row.predicted_ms for row in rows] == [
+        None, pytest.approx(3.0), pytest.approx(3.0), pytest.approx(3.0), pytest.approx(6.0),
+    ]  # fmt: skip
+
+
+def test_between_runs_the_dearest_first_chunk_is_reckoned_with() -> None:
+    policy = Watching(1)
+    rig = Rig(policy, chunks=1, mode="both", stamps=True)
+    for number, ms in ((1, 10), (2, 2)):  # an inference, then a training step
+        rig.frame()
+        rig.complete()
+        rig.tenant.stamped(number, 0, ms * MS)
+    rig.frame()
+    chunk = policy.seen[-1].chunk
+    assert chunk is not None and chunk.ms == pytest.approx(10.0)
+    rig.complete()
+    rig.tenant.mode = "train"
+    rig.frame()
+    chunk = policy.seen[-1].chunk
+    assert chunk is not None and chunk.ms == pytest.approx(2.0)
+
+
+def test_without_stamps_costs_are_learnt_from_completions() -> None:
+    policy = Watching(2)
+    rig = Rig(policy, chunks=2, mode="train")
+    rig.frame()
+    submitted = [policy.seen[0].now_ns, policy.seen[1].now_ns]
     first, second = rig.waiting
-    row = rig.tenant.collect(first, done_ns=10**16)
-    assert row is not None
-    queued_ns = 10**16 - row.submit_ns
-    assert rig.tenant.chunk_ms == pytest.approx(queued_ns / 1e6)
-    rig.tenant.collect(second, done_ns=10**16 + 5_000_000)
-    assert rig.tenant.busy_ns == queued_ns + 5_000_000
-    assert rig.tenant.chunk_ms < queued_ns / 1e6
+    rig.tenant.completed(first, submitted[0] + 200 * MS)
+    rig.tenant.completed(second, submitted[0] + 205 * MS)
+    rig.waiting.clear()
+    one, two = rig.tenant.take_rows()
+    assert one.gpu_ms == (submitted[0] + 200 * MS - one.submit_ns) / 1e6
+    assert two.gpu_ms == 5.0
+    rig.frame()
+    chunk = policy.seen[-1].chunk
+    assert chunk is not None and 5.0 < chunk.ms < 200.0
+
+
+def test_the_backlog_holds_eyes_and_chunks_until_they_are_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: 1000 * MS)
+    policy = Watching(2)
+    rig = Rig(policy, chunks=4, mode="train", stamps=True)
+    rig.tenant.learn_eye_time(7.0)
+    rig.frame()
+    rig.complete()
+    for number in (1, 2):
+        rig.tenant.stamped(number, 0, 3 * MS)
+    assert rig.tenant.eyes == Cost(7.0, 7.0 * FIRST_SPREAD)
+
+    rig.serial += 1
+    rig.tenant.eyes_submitted(rig.serial, 1000 * MS)
+    rig.frame()
+    assert [s.backlog.ms for s in policy.seen[-3:]] == [
+        pytest.approx(7.0), pytest.approx(10.0), pytest.approx(13.0),
+    ]  # fmt: skip
+    assert {s.eyes.ms for s in policy.seen[-3:]} == {7.0}
+    assert not rig.tenant.completed(rig.serial - 2, 1000 * MS)  # the eyes
+    rig.tenant.pump()
+    assert policy.seen[-1].backlog.ms == pytest.approx(6.0)
+    assert policy.seen[-1].in_flight == 2
+
+
+def test_what_is_at_stake_is_the_next_frame() -> None:
+    policy = Watching(1)
+    rig = Rig(policy)
+    rig.tenant.frame_started(FrameTiming(1, 60 * MS, 11 * MS, False, 50 * MS))
+    rig.tenant.pump()
+    assert policy.seen[0].due_ns == 61 * MS
+    assert not policy.seen[0].should_render
 
 
 def test_the_deadline_policy_learns_the_cost_and_then_fits_chunks() -> None:
-    policy = DeadlinePolicy(8)
-    rig = Rig(policy, chunks=8, mode="train")
+    rig = Rig(DeadlinePolicy(8), chunks=8, mode="train", stamps=True)
     assert len(rig.frame()) == 1  # the cost is not known yet
-    row = rig.tenant.collect(rig.waiting.popleft(), done_ns=0)  # clamped: no negative time
-    assert row is not None and rig.tenant.chunk_ms == 0.0
-    rig.tenant.chunk_ms = 0.001
+    rig.complete()
+    rig.tenant.stamped(1, 0, 1000)
     assert len(rig.frame()) == 8
+
+
+def test_the_deadline_policy_withholds_what_would_be_late() -> None:
+    rig = Rig(DeadlinePolicy(8), chunks=8, mode="train", stamps=True)
+    rig.frame()
+    rig.complete()
+    rig.tenant.stamped(1, 0, 50 * MS)
+    now_ns = time.perf_counter_ns()
+    rig.tenant.frame_started(FrameTiming(2, 0, 10 * MS, True, now_ns + 10 * MS))
+    rig.tenant.pump()
+    assert (rig.tenant.chunks_this_frame, rig.tenant.withheld) == (0, "too late for deadline")

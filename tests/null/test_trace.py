@@ -240,6 +240,19 @@ def test_a_killed_run(model: RunModel, tmp_path: Path) -> None:
     assert not (path / "trace.pftrace").exists()
 
 
+def test_options_of_every_kind_are_noted(model: RunModel, tmp_path: Path) -> None:
+    path = model.write(tmp_path / "run")
+    run = json.loads((path / "run.json").read_text())
+    options = {"fresh": True, "headless": False, "seed": 1 << 70, "hz": 72.5, "save": None}
+    run["config"]["options"] |= options
+    (path / "run.json").write_text(json.dumps(run))
+    trace = Parsed(write_trace(open_run(path)))
+    found = notes(trace.instants["DinoVision"][0].track_event)
+    assert (found["option_fresh"], found["option_headless"]) == (True, False)
+    assert (found["option_hz"], found["option_policy"]) == (72.5, "deadline")
+    assert found["option_seed"] == str(1 << 70) and "option_save" not in found
+
+
 def test_an_arrow_needs_both_ends(model: RunModel, tmp_path: Path) -> None:
     guilty = late(model)[0].behind_chunk
     model.chunk_rows = [row for row in model.chunk_rows if row.id != guilty]

@@ -40,8 +40,13 @@ def launch() -> Iterator[Callable[..., HeadsetProgram]]:
     """Starts clients of a service, and ends them with the test."""
     programs: list[HeadsetProgram] = []
 
-    def start(service: Monado, *arguments: str, **environment: str) -> HeadsetProgram:
-        programs.append(service.launch("tests.xr.headset_program", *arguments, **environment))
+    def start(
+        service: Monado,
+        *arguments: str,
+        module: str = "tests.xr.headset_program",
+        **environment: str,
+    ) -> HeadsetProgram:
+        programs.append(service.launch(module, *arguments, **environment))
         return programs[-1]
 
     yield start

@@ -7,6 +7,7 @@ Runs in a process of its own, which the runtime's C library needs. Prints one JS
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import logging
 import sys
@@ -51,7 +52,7 @@ class Application:
         self.driver.present_with(self.presenter)
         self.reader = SwapchainReader(headset) if options.check_every else None
         self.own: dict[int, np.ndarray] = {}
-        self.idles = self.frames = self.rendered = self.chunks = 0
+        self.idles = self.frames = self.rendered = self.chunks = self.garbage = 0
         self.results: list[Any] = []
         self.presented: list[Any] = []
         self.differences: list[int] = []
@@ -76,8 +77,11 @@ class Application:
             mask=[None if m is None else [len(m.vertices), len(m.indices)] for m in masks],
         )
         created = self.gpu.objects_created
+        gc.collect()
+        gc.disable()  # as the frame loop does
         while self.frames < self.options.frames:
             self.frame(driver.wait_frame(self.idle))
+        self.garbage = gc.collect()
         self.gpu.wait()
         time.sleep(0.1)
         self.results += driver.results()
@@ -161,6 +165,7 @@ class Application:
             presenter_ms=[float(np.percentile(costs, q)) for q in (50, 99)] if costs else None,
             skipped=self.presenter.skipped,
             invalid=self.driver.invalid_times,
+            garbage=self.garbage,
             created=self.gpu.objects_created - created - self.read_buffers(),
             compared=len(self.differences),
             largest_difference=max(self.differences, default=None),

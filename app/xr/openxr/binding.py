@@ -61,9 +61,9 @@ def function(instance: Any, name: str, prototype: Any) -> Any:
 
 
 def checked(result: Any) -> None:
-    """Raise the binding's exception for a failed raw call."""
+    """Raise the binding's exception for a failed raw call; other than errors are left to it."""
     outcome = xr.check_result(xr.Result(result))
-    if outcome.is_exception():
+    if isinstance(outcome, xr.exception.ErrorResult):
         raise outcome
 
 

@@ -40,10 +40,26 @@ class FrameCalls:
     """The three calls, for one session and swapchain."""
 
     def __init__(self, instance: XrInstance, session: XrSession, swapchain: EyeSwapchain) -> None:
-        self._session, self._swapchain = session, swapchain
+        self._session = session
         with told("asking for blend modes"):
             modes = xr.enumerate_environment_blend_modes(instance.handle, instance.system, STEREO)
-        self._blend_mode = xr.EnvironmentBlendMode(choose_blend_mode([int(mode) for mode in modes]))
+        # Made once and rewritten: the binding's structures are cycles that only the garbage
+        # collector frees, and that is off in the frame loop.
+        self._views = (xr.CompositionLayerProjectionView * 2)(
+            *(
+                xr.CompositionLayerProjectionView(sub_image=swapchain.sub_image(eye))
+                for eye in (0, 1)
+            )
+        )
+        self._layer = xr.CompositionLayerProjection(views=self._views)
+        header = ctypes.POINTER(xr.CompositionLayerBaseHeader)
+        self._layers = (header * 1)(ctypes.cast(ctypes.pointer(self._layer), header))
+        self._end_info = xr.FrameEndInfo(
+            environment_blend_mode=xr.EnvironmentBlendMode(
+                choose_blend_mode([int(mode) for mode in modes])
+            ),
+            layers=self._layers,
+        )
         self.waiter: FrameWaiter[Waited] = FrameWaiter(self._wait)
 
     def _wait(self) -> Waited:
@@ -66,27 +82,12 @@ class FrameCalls:
 
     def end(self, display_time: int, image: Rendered | None) -> None:
         """XrEndFrame, with what the swapchain shows as the only layer, or nothing at all."""
-        layers = []
         if image is not None:
-            layer = self._layer(image)
-            layers = [ctypes.byref(layer)]
+            self._layer.space = image.space
+            for target, view in zip(self._views, image.views, strict=True):
+                target.pose = xr_pose(view.pose)
+                target.fov = xr.Fovf(view.fov.left, view.fov.right, view.fov.up, view.fov.down)
+        self._end_info.display_time = display_time
+        self._end_info.layer_count = 0 if image is None else 1
         with told("ending a frame"):
-            xr.end_frame(
-                self._session.handle,
-                xr.FrameEndInfo(
-                    display_time=display_time,
-                    environment_blend_mode=self._blend_mode,
-                    layers=layers,
-                ),
-            )
-
-    def _layer(self, image: Rendered) -> Any:
-        views = [
-            xr.CompositionLayerProjectionView(
-                pose=xr_pose(view.pose),
-                fov=xr.Fovf(view.fov.left, view.fov.right, view.fov.up, view.fov.down),
-                sub_image=self._swapchain.sub_image(eye),
-            )
-            for eye, view in enumerate(image.views)
-        ]
-        return xr.CompositionLayerProjection(space=image.space, views=views)
+            xr.end_frame(self._session.handle, self._end_info)

@@ -34,8 +34,8 @@ class Headset:
             undo.callback(self.swapchain.close)
             self.wearer = Wearer(self.instance, self.session)
             undo.callback(self.wearer.close)
-            self.frames = FrameCalls(self.instance, self.session, self.swapchain)
             self._set_refresh_rate(hz)
+            self.frames = FrameCalls(self.instance, self.session, self.swapchain)
             self._undo = undo.pop_all()
 
     def _set_refresh_rate(self, hz: float | None) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from app.xr.driver import XrError
-from app.xr.openxr.binding import told, xr
+from app.xr.openxr.binding import checked, told, xr
 from app.xr.openxr.choices import DEBUG, choose_extensions
 from app.xr.runtime import find_runtime
 
@@ -78,13 +78,13 @@ class XrInstance:
         Raises `XrLost` when the runtime is gone.
         """
         while True:
-            try:
-                with told("asking for events"):
-                    event = xr.poll_event(self.handle)
-            except XrError as error:
-                if isinstance(error.__cause__, xr.EventUnavailable):
-                    return
-                raise
+            # Not the binding's own call: it raises an exception each time nothing has happened.
+            event = xr.EventDataBuffer()
+            with told("asking for events"):
+                result = xr.Result(xr.raw_functions.xrPollEvent(self.handle, ctypes.byref(event)))
+                checked(result)
+            if result == xr.Result.EVENT_UNAVAILABLE:
+                return
             structure = EVENTS.get(event.type)
             if structure is not None:
                 yield ctypes.cast(ctypes.byref(event), ctypes.POINTER(structure)).contents

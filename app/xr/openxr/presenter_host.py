@@ -164,7 +164,7 @@ class HostPresenter:
 
     def ready(self, frame_id: int) -> bool:
         """Whether the frame's image has arrived, or never will; as of the last `Gpu.poll`."""
-        return all(
+        return frame_id <= self._shown or all(
             slot.readback.idle or slot.readback.arrived
             for slot in self._slots
             if slot.frame_id == frame_id
