@@ -115,13 +115,15 @@ class FrameLoop:
     def idle(self) -> None:
         """What is done while waiting for a frame: completions, readbacks, further chunks."""
         self.gpu.poll()
+        self._take_completions()
+        self._pump(IDLE_CHUNKS)  # first of all: the GPU may be waiting for work
         self._take_arrived()
-        self._pump(IDLE_CHUNKS)
 
     def flush(self) -> None:
         """Wait for the device and take everything that has arrived. Not for the frame loop."""
         self._mirror()
         self.gpu.wait()
+        self._take_completions()
         self._take_arrived()
 
     def _finish(self) -> None:
@@ -132,11 +134,14 @@ class FrameLoop:
         self._take_rows(all_of_them=True)
         self.log.finish()
 
-    def _take_arrived(self) -> None:
-        """Completions and readbacks, as of the last poll."""
+    def _take_completions(self) -> None:
+        """What has completed as of the last poll."""
         for serial, done_ns in self.gpu.take_completions():
             if not self.tenant.completed(serial, done_ns):
                 self._eyes_completed(serial, done_ns)
+
+    def _take_arrived(self) -> None:
+        """Readbacks, stamps and verdicts, and the rows that are complete with them."""
         for viewer in self.viewers:
             viewer.poll()
         self._take_stamps()
@@ -152,16 +157,19 @@ class FrameLoop:
             frame = self.log.stamped(number, begin_ns, end_ns)
             if frame is not None and frame.eye_ms is not None:
                 self.tenant.learn_eye_time(frame.eye_ms)
+                self.driver.frame_completed(frame.timing.frame_id, end_ns)
         if arrived:
             newest = arrived[-1][0]
             self.tenant.stamps_passed(newest)
-            self.log.stamps_passed(newest)
+            for frame in self.log.stamps_passed(newest):
+                if frame.gpu_done_ns is not None:
+                    self.driver.frame_completed(frame.timing.frame_id, frame.gpu_done_ns)
 
     def _eyes_completed(self, serial: int, done_ns: int) -> None:
         frame = self.log.completed(serial, done_ns)
         if frame is None or frame.submit_ns is None:
             return
-        self.driver.frame_completed(frame.timing.frame_id, done_ns)
+        self.driver.frame_completed(frame.timing.frame_id, done_ns, exact=frame.span is None)
         if frame.span is None and frame.in_flight_at_submit == 0:
             # Without stamps, frames that had the queue to themselves give an upper bound.
             self.tenant.learn_eye_time((done_ns - frame.submit_ns) / 1e6)

@@ -168,11 +168,19 @@ class FrameLog:
                 return draft
         return None
 
-    def stamps_passed(self, span: int) -> None:
-        """Spans come in order: what is older than `span` and not stamped never will be."""
-        for draft in self._drafts:
-            if draft.span is not None and draft.span < span and draft.eye_end_ns is None:
-                draft.span = None
+    def stamps_passed(self, span: int) -> list[FrameDraft]:
+        """Spans come in order: what is older than `span` and not stamped never will be.
+
+        Returns the frames that have lost theirs.
+        """
+        lost = [
+            draft
+            for draft in self._drafts
+            if draft.span is not None and draft.span < span and draft.eye_end_ns is None
+        ]
+        for draft in lost:
+            draft.span = None
+        return lost
 
     def settle(self, results: Iterable[FrameResult]) -> None:
         """Note verdicts and emit what is finished."""

@@ -105,8 +105,12 @@ class XrDriver(Protocol):
     def end_frame(self, frame_id: int) -> None:
         """Hand the frame over; its GPU work has been submitted."""
 
-    def frame_completed(self, frame_id: int, completed_ns: int) -> None:
-        """Tell when the GPU finished the eye images of a frame."""
+    def frame_completed(self, frame_id: int, completed_ns: int, *, exact: bool = True) -> None:
+        """Tell when the GPU finished the eye images of a frame.
+
+        With `exact` false it has only been seen at `completed_ns`, and when that really was will be
+        told later: polling is late by up to some milliseconds, and a compositor would know.
+        """
 
     def results(self) -> list[FrameResult]:
         """Take the outcomes that have become known since the last call, in frame order."""

@@ -88,11 +88,12 @@ class _Frame:
     resumes: bool = False  # the first one after frames that were not rendered
     ended_ns: int | None = None
     completed_ns: int | None = None
+    seen: bool = False  # complete, but when is not told yet
     lost: bool = False  # never handed over, or given up: it will not be shown
 
     @property
     def uncompleted(self) -> bool:
-        return self.completed_ns is None and not self.lost
+        return not self.seen and not self.lost
 
 
 class SimulatedDriver:
@@ -192,8 +193,11 @@ class SimulatedDriver:
         frame.ended_ns = self._clock.now_ns()
         self._pending.append(frame)
 
-    def frame_completed(self, frame_id: int, completed_ns: int) -> None:
+    def frame_completed(self, frame_id: int, completed_ns: int, *, exact: bool = True) -> None:
         """Tell when the eye images were ready; may come before `end_frame`, or after the vsync.
+
+        A frame that was only seen complete (`exact` false) no longer holds `wait_frame` back, but
+        its fate is decided when the exact time is told.
 
         The frame is shown at the first vsync at least `COMPOSITOR_LEAD_NS` after it was both
         completed and handed over, not before its predicted one, and never after a newer frame.
@@ -203,7 +207,8 @@ class SimulatedDriver:
             raise ValueError(f"frame {frame_id} was never waited for")
         for frame in (*self._pending, *([self._current] if self._current else ())):
             if frame.id == frame_id and frame.completed_ns is None:
-                frame.completed_ns = completed_ns
+                frame.seen = True
+                frame.completed_ns = completed_ns if exact else None
 
     def results(self) -> list[FrameResult]:
         """Take the outcomes that have become known since the last call, in frame order."""
@@ -284,7 +289,10 @@ class SimulatedDriver:
             return None
         vsync, frame = min(known, key=lambda entry: (entry[0], -entry[1].id))
         # Completions are told late: one not told yet may have been in time for this refresh.
-        untold = any(other.uncompleted and other.vsync <= vsync for other in self._pending)
+        untold = any(
+            other.completed_ns is None and not other.lost and other.vsync <= vsync
+            for other in self._pending
+        )
         if untold or self._clock.now_ns() < self._vsync_ns(vsync):
             return None
         return vsync, frame

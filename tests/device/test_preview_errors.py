@@ -101,7 +101,7 @@ def test_a_fault_in_the_middle_is_recorded(
 
     def lose_device(self: Gpu, encoder: object) -> int:
         nonlocal calls
-        calls += 1
+        calls += (out / "run.json").exists()  # the session has begun
         if calls == 12:
             raise OSError(errno.EIO, "the device is lost")
         return real(self, encoder)

@@ -195,7 +195,7 @@ class OpenXrDriver:
             limit_ns = time.perf_counter_ns() + self._patience_ns
             frame.hold_until_ns = min(frame.hold_until_ns, limit_ns)
 
-    def frame_completed(self, frame_id: int, completed_ns: int) -> None:
+    def frame_completed(self, frame_id: int, completed_ns: int, *, exact: bool = True) -> None:
         """Nothing to do: the presenter sees the image arrive, and that is later."""
 
     def results(self) -> list[FrameResult]:
