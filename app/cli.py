@@ -9,12 +9,21 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import tyro
 from rich.console import Console
 from rich.logging import RichHandler
 
-from app.config import ExplainConfig, PreviewConfig, ReportConfig, TuneConfig, UsageError
+from app.config import (
+    ExplainConfig,
+    HeadsetConfig,
+    LiveConfig,
+    PreviewConfig,
+    ReportConfig,
+    TuneConfig,
+    UsageError,
+)
 from app.sweep.config import SweepConfig
 
 OK, FAILED, USAGE = 0, 1, 2
@@ -28,11 +37,36 @@ class DoctorConfig:
 
 def preview(config: PreviewConfig) -> int:
     """Run a preview session."""
-    from app.preview.preview import Preview
+    from app.xr.open import make_driver
+
+    config.check()
+    driver = make_driver("simulated", hz=config.hz, eye_size=config.eye_size)
+    return _watch(config, command="preview", driver=driver, window=not config.headless)
+
+
+def headset(config: HeadsetConfig) -> int:
+    """Run a session in a headset."""
+    from app.xr.open import make_driver
+
+    config.check()
+    driver = make_driver(
+        config.driver,
+        hz=config.hz,
+        eye_size=config.eye_size,
+        render_scale=config.render_scale,
+        debug=config.debug,
+    )
+    return _watch(
+        config, command="headset", driver=driver, window=config.mirror, wait_s=config.wait
+    )
+
+
+def _watch(config: LiveConfig, **how: Any) -> int:
+    from app.preview.live import LiveSession
     from app.progress import Progress
 
     progress = Progress()
-    with contextlib.closing(progress), Preview(config, progress) as session:
+    with contextlib.closing(progress), LiveSession(config, progress, **how) as session:
         summary = session.run()
     progress.say(f"{summary['outcome']}: {_headline(summary)}")
     if session.records.out_dir is not None:
@@ -82,6 +116,7 @@ def report(config: ReportConfig) -> int:
 
 COMMANDS: dict[type, Callable[..., int]] = {
     PreviewConfig: preview,
+    HeadsetConfig: headset,
     SweepConfig: sweep,
     ReportConfig: report,
     DoctorConfig: doctor,
@@ -90,6 +125,7 @@ COMMANDS: dict[type, Callable[..., int]] = {
 }
 NAMES: dict[str, Callable[..., object]] = {
     "preview": PreviewConfig,
+    "headset": HeadsetConfig,
     "sweep": SweepConfig,
     "report": ReportConfig,
     "doctor": DoctorConfig,

@@ -23,8 +23,9 @@ class SessionConfig:
 
     camera: str = "photos"
     """photos (a slow walk over shipped photographs), webcam:N, a video file or an image folder."""
-    eye_size: int = 720
-    """Width and height of one eye image, pixels (16 to 4096)."""
+    eye_size: int | None = None
+    """Width and height of one eye image, pixels (16 to 4096). [default: 720 simulated; what the
+    headset recommends]"""
     scene_load: int = 0
     """Extra light samples per pixel, in a haze: make rendering dearer at will (0 to 1000000).
     Frames that take seconds hang the GPU, so start small."""
@@ -46,7 +47,7 @@ class SessionConfig:
 
     def check(self) -> None:
         """Raise UsageError for the first impossible value."""
-        if not 16 <= self.eye_size <= 4096:
+        if self.eye_size is not None and not 16 <= self.eye_size <= 4096:
             raise UsageError(f"--eye-size must be 16 to 4096 pixels, not {self.eye_size}")
         if not 0 <= self.scene_load <= MAX_LOAD:
             raise UsageError(f"--scene-load must be 0 to {MAX_LOAD}, not {self.scene_load}")
@@ -63,8 +64,8 @@ class SessionConfig:
 
 
 @dataclass(frozen=True)
-class PreviewConfig(SessionConfig):
-    """Watch a decoder learn to paint the camera image, in stereo, on the renderer's own queue."""
+class LiveConfig(SessionConfig):
+    """What the commands share in which someone watches: preview and headset."""
 
     chunks: int = 4
     """Chunks that each training step and each inference is cut into (K, at least 1)."""
@@ -75,17 +76,15 @@ class PreviewConfig(SessionConfig):
     job: Literal["train", "infer", "both", "none"] = "both"
     """What the network does: training steps, display inference, both in turn, or nothing."""
     hz: float = 90.0
-    """Refresh rate of the simulated headset, Hz (1 to 1000)."""
+    """Refresh rate, Hz (1 to 1000); a headset takes the nearest that it has."""
     fresh: bool = False
     """Start from an untrained decoder. (No trained default ships yet: always so for now.)"""
-    headless: bool = False
-    """Open no window; write screenshot, video and records to --out."""
     frames: int | None = None
     """Stop after so many frames."""
     seconds: float | None = None
-    """Stop after so many seconds. [default: until Esc or Ctrl-C; 20 when headless]"""
+    """Stop after so many seconds. [default: until Esc or Ctrl-C; 20 with --headless]"""
     out: Path | None = None
-    """Folder for the records of the run. [default: none; runs/preview when headless]"""
+    """Folder for the records of the run. [default: none; runs/preview with --headless]"""
     save: Path | None = None
     """Write a checkpoint of the decoder here at the end. (S writes one at any time.)"""
     held_out: int = 15
@@ -116,6 +115,24 @@ class PreviewConfig(SessionConfig):
     @property
     def out_dir(self) -> Path | None:
         """Where records go."""
+        return self.out
+
+    @property
+    def run_seconds(self) -> float | None:
+        """The time limit that holds."""
+        return self.seconds
+
+
+@dataclass(frozen=True)
+class PreviewConfig(LiveConfig):
+    """Watch a decoder learn to paint the camera image, in stereo, on the renderer's own queue."""
+
+    headless: bool = False
+    """Open no window; write screenshot, video and records to --out."""
+
+    @property
+    def out_dir(self) -> Path | None:
+        """Where records go."""
         return self.out or (Path("runs/preview") if self.headless else None)
 
     @property
@@ -124,6 +141,41 @@ class PreviewConfig(SessionConfig):
         if self.seconds is None and self.headless and self.frames is None:
             return 20.0
         return self.seconds
+
+
+@dataclass(frozen=True)
+class HeadsetConfig(LiveConfig):
+    """The same in a headset: on any OpenXR runtime, with hands and controllers."""
+
+    driver: Literal["openxr", "headless"] = "openxr"
+    """openxr: the active runtime's headset. headless: its poses and buttons, but no images
+    (XR_MND_headless)."""
+    presenter: Literal["host", "shared"] = "host"
+    """How eye images reach the runtime: through the host's memory, or shared between devices."""
+    render_scale: float = 1.0
+    """Eye image size relative to what the runtime recommends (0.1 to 4); not with --eye-size."""
+    mirror: bool = False
+    """Show what the wearer sees in a window, with the preview's keys."""
+    wait: float = 60.0
+    """How long to wait for a runtime that went away, seconds (0: not at all)."""
+    headless: bool = False
+    """Open no window: the default here, for the sake of the same options everywhere."""
+
+    def check(self) -> None:
+        """Raise UsageError for the first impossible value."""
+        super().check()
+        if not 0.1 <= self.render_scale <= 4:
+            raise UsageError(f"--render-scale must be 0.1 to 4, not {self.render_scale:g}")
+        if self.eye_size is not None and self.render_scale != 1.0:
+            raise UsageError("--eye-size and --render-scale exclude each other")
+        if not 0 <= self.wait < math.inf:
+            raise UsageError(f"--wait must be at least 0 seconds, not {self.wait:g}")
+        if self.mirror and self.headless:
+            raise UsageError("--mirror and --headless exclude each other")
+        if self.presenter == "shared":
+            raise UsageError(
+                "--presenter shared is not available in this version: use --presenter host"
+            )
 
 
 @dataclass(frozen=True)

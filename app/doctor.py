@@ -10,22 +10,20 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from app.xr.runtime import find_runtime
+from app.doctor_lines import Line, lines_of, one_line, print_section
+from app.doctor_openxr import openxr_lines
 
 if TYPE_CHECKING:
     from engine.gpu import Gpu
 
-PACKAGES = ("wgpu", "numpy", "opencv-python-headless", "pygame-ce")
+PACKAGES = ("wgpu", "numpy", "opencv-python-headless", "pygame-ce", "pyopenxr", "vulkan")
 LIMITS = {
     "storage buffers per stage": "max-storage-buffers-per-shader-stage",
     "invocations per workgroup": "max-compute-invocations-per-workgroup",
@@ -36,19 +34,6 @@ LIMITS = {
 SLOW = "a CPU does the graphics: correct but slow, its figures mean nothing"
 TOLERANCE = 1e-4
 """Of the smoke test, absolute; sums of 7 products of numbers below 1 are good to 1e-6."""
-NO_RUNTIME = (
-    "none: the preview works without; to use a headset install its OpenXR runtime (Monado, SteamVR "
-    "or WiVRn), make it the active one, or name its manifest in XR_RUNTIME_JSON"
-)
-
-
-@dataclass(frozen=True)
-class Line:
-    """One fact of the report."""
-
-    label: str
-    value: str
-    wrong: bool = False
 
 
 def run_doctor(console: Console | None = None) -> int:
@@ -59,15 +44,15 @@ def run_doctor(console: Console | None = None) -> int:
     sections: list[tuple[str, Callable[[], Iterator[Line]]]] = [
         ("Versions", _versions),
         ("Graphics adapters", _adapters),
-        ("OpenXR", _openxr),
+        ("OpenXR", openxr_lines),
         ("Cameras", _cameras),
         ("Display", _display),
     ]
     console = console or Console()
     for title, look in sections:
-        _print_section(console, title, _lines(look))
+        print_section(console, title, lines_of(look))
     lines, runs = _preview()
-    _print_section(console, "Preview", lines)
+    print_section(console, "Preview", lines)
     return 0 if runs else 1
 
 
@@ -108,18 +93,6 @@ def _adapters() -> Iterator[Line]:
         for label, limit in LIMITS.items():
             value = adapter.limits[limit]
             yield Line(f"  {label}", str(value) if value < 2048 else _bytes(value))
-
-
-def _openxr() -> Iterator[Line]:
-    runtime = find_runtime()
-    if runtime is None:
-        yield Line("runtime", NO_RUNTIME)
-        return
-    yield Line("runtime", runtime.name)
-    yield Line("manifest", f"{runtime.manifest} (from {runtime.found_by})")
-    yield Line("library", runtime.binary or "none")
-    if runtime.problem:
-        yield Line("problem", runtime.problem, wrong=True)
 
 
 def _cameras() -> Iterator[Line]:
@@ -174,7 +147,7 @@ def _preview() -> tuple[list[Line], bool]:
         lines = [Line("device", gpu.name)]
         error = smoke_error(gpu)
     except Exception as fault:
-        return [Line("verdict", f"the preview cannot run: {_one_line(fault)}", wrong=True)], False
+        return [Line("verdict", f"the preview cannot run: {one_line(fault)}", wrong=True)], False
     lines.append(Line("compute", f"a matrix product came back with an error of {error:.1e}"))
     if not error < TOLERANCE:
         cure = f"{gpu.name} computes wrong numbers: update its driver ({gpu.driver})"
@@ -202,39 +175,8 @@ def smoke_error(gpu: Gpu) -> float:
     return float(np.abs(session.read("product") - a @ b).max())
 
 
-# Printing
-
-
-def _lines(look: Callable[[], Iterator[Line]]) -> list[Line]:
-    """The lines of a section up to its first fault, and the fault."""
-    lines: list[Line] = []
-    try:
-        for line in look():
-            lines.append(line)
-    except Exception as fault:
-        lines.append(Line("not known", _one_line(fault), wrong=True))
-    return lines
-
-
-def _print_section(console: Console, title: str, lines: list[Line]) -> None:
-    if not console.is_terminal:
-        # Nothing is wrapped, so that scripts find whole lines.
-        for text in (f"{title}:", *(f"  {line.label}: {line.value}" for line in lines)):
-            print(text, file=console.file)
-        return
-    table = Table.grid(padding=(0, 2))
-    for line in lines:
-        table.add_row(Text(f"  {line.label}"), Text(line.value, "red" if line.wrong else ""))
-    console.print(Text(f"\n{title}", "bold"), table)
-
-
 def _bytes(count: int) -> str:
     for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count >= size:
             return f"{count / size:.4g} {unit}"
     return f"{count} B"
-
-
-def _one_line(fault: Exception) -> str:
-    text = str(fault).strip()
-    return text.splitlines()[0] if text else type(fault).__name__

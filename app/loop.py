@@ -17,7 +17,6 @@ from app.tenancy.tenant import Tenant
 from app.xr.driver import FrameTiming, XrDriver
 from engine.gpu import Gpu
 
-
 IDLE_CHUNKS = 2
 """Submitted at most at a time while waiting for a frame, which must not be found late."""
 
@@ -70,16 +69,16 @@ class FrameLoop:
         self._shown: Frame | None = None
 
     def run(self, running: Callable[[], bool]) -> None:
-        """Loop while `running()`, then finish the run under way.
+        """Loop while `running()`; may be called again. `finish` when all is over.
 
-        Returns with the device idle and the log complete.
+        What the driver raises, `XrLost` for one, leaves a loop that can go on: see `switch`.
         """
         while running():
             timing = self.driver.wait_frame(self.idle)
             frame = self.log.start(timing, time.perf_counter_ns())
             frame.margin_ms = self.tenant.policy.margin_ms
             self.frames += 1
-            self.tenant.frame_started(timing)
+            self.tenant.frame_started(timing, frame.id)
             self._before_frame()
             self.driver.begin_frame()
             frame.begin_ns = time.perf_counter_ns()
@@ -91,12 +90,21 @@ class FrameLoop:
             self._mirror()
             self._pump()
             self._after_submit()
-        self._finish()
+
+    def switch(self, driver: XrDriver) -> None:
+        """Go on with another driver, or one opened anew; frames under way get no verdict."""
+        self.flush()
+        self._take_rows(all_of_them=True)
+        self.log.finish()
+        self.driver = driver
 
     def _render(self, frame: FrameDraft, timing: FrameTiming) -> None:
         encoder = self.gpu.device.create_command_encoder()
         span = self.stamps.span()
         self.scene.encode(encoder, span.writes if span else None)
+        presenter = self.driver.presenter
+        if presenter is not None:
+            presenter.record(encoder, timing.frame_id)
         # Late latching: from here to the submission nothing but the views is written.
         frame.locate_ns = time.perf_counter_ns()
         self.scene.set_views(self.driver.locate_views(timing.predicted_display_ns))
@@ -110,6 +118,8 @@ class FrameLoop:
         frame.submit_ms = (time.perf_counter_ns() - frame.submit_ns) / 1e6
         if span is not None:
             span.recorded()
+        if presenter is not None:
+            presenter.submitted(frame.serial)
         self.tenant.eyes_submitted(frame.serial, frame.submit_ns)
 
     def idle(self) -> None:
@@ -126,7 +136,8 @@ class FrameLoop:
         self._take_completions()
         self._take_arrived()
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
+        """Finish the run under way; the device is idle then and every row has been given."""
         self.flush()
         self.tenant.finish_run(self.flush)
         self.log.count_chunks(self.tenant.chunks_this_frame, self.tenant.withheld)
@@ -147,6 +158,8 @@ class FrameLoop:
         self._take_stamps()
         self.tenant.poll()
         self._take_rows()
+        for presented in self.driver.presented():
+            self.log.presented(presented.frame_id, presented.presenter_ms)
         self.log.settle(self.driver.results())
 
     def _take_stamps(self) -> None:

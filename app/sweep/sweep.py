@@ -22,6 +22,7 @@ from app.sweep.trial import Trial, run_trial
 from app.telemetry.recorder import TelemetryError
 from app.telemetry.rows import to_json
 from app.xr.driver import XrDriver
+from app.xr.open import SIMULATED_EYE
 from app.xr.simulated import SimulatedDriver
 from engine.atomic import write_atomic
 
@@ -56,7 +57,8 @@ class Sweep:
 
     @property
     def _view_size(self) -> tuple[int, int]:
-        return self.config.eye_size, self.config.eye_size
+        side = self.config.eye_size or SIMULATED_EYE
+        return side, side
 
     def run(self) -> dict[str, object]:
         """Run all arms; writes sweep.json and summary.json and returns the latter."""
@@ -89,7 +91,7 @@ class Sweep:
             **self.rig.provenance(),
             "seconds": self.config.seconds,
             "repeats": self.config.repeats,
-            "eye_size": self.config.eye_size,
+            "eye_size": self._view_size,
             "scene_load": {f"{hz:g}": load for hz, load in self._loads.items()},
             **summarize(trials),
         }

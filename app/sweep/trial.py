@@ -96,6 +96,7 @@ def run_trial(
             before = rig.gpu.objects_created
             with punctual_python():
                 loop.run(lambda: time.perf_counter_ns() < trial.end_ns and not stop())
+                loop.finish()
             created = rig.gpu.objects_created - before
         finally:
             driver.close()

@@ -10,14 +10,18 @@ from typing import Literal
 from app.telemetry.rows import ChunkRow, FrameRow
 from app.xr.driver import FrameResult, FrameTiming
 
+MOST_OPEN = 256
+"""Frames that may wait for their verdict."""
+
 
 @dataclass
 class FrameDraft:
     """A frame on its way; stamps in ns on the clock of `time.perf_counter_ns`.
 
-    `serial` names the submission of its eye images, `span` their GPU stamps (None: no stamps).
+    `id` is its number in the records: a driver that was lost and found counts anew. `serial` names the submission of its eye images, `span` their GPU stamps (None: no stamps).
     """
 
+    id: int
     timing: FrameTiming
     wait_ns: int
     interval_ms: float | None = None
@@ -80,7 +84,7 @@ class FrameDraft:
         result, due_ns = self.result, self.timing.due_ns
         done_ns = self.gpu_done_ns if self.eye_end_ns is None else self.eye_end_ns
         return FrameRow(
-            id=self.timing.frame_id,
+            id=self.id,
             predicted_display_ns=self.timing.predicted_display_ns,
             due_ns=due_ns,
             wait_ns=self.wait_ns,
@@ -118,11 +122,14 @@ class FrameLog:
         self._emit = emit
         self._drafts: deque[FrameDraft] = deque()
         self._last_wait_ns: int | None = None
+        self._count = 0
 
     def start(self, timing: FrameTiming, wait_ns: int) -> FrameDraft:
         """A frame begins; the one before can get no more chunks."""
         last = self._last_wait_ns
-        draft = FrameDraft(timing, wait_ns, None if last is None else (wait_ns - last) / 1e6)
+        self._count += 1
+        interval_ms = None if last is None else (wait_ns - last) / 1e6
+        draft = FrameDraft(self._count, timing, wait_ns, interval_ms)
         self._last_wait_ns = wait_ns
         self._drafts.append(draft)
         return draft
@@ -146,7 +153,7 @@ class FrameLog:
     def chunk_known(self, row: ChunkRow) -> None:
         """Add a finished chunk to the frame in which it was submitted."""
         for draft in self._drafts:
-            if draft.timing.frame_id == row.frame_id:
+            if draft.id == row.frame_id:
                 draft.chunks_known += 1
                 known = draft.chunk_gpu_ms is not None and row.gpu_ms is not None
                 draft.chunk_gpu_ms = draft.chunk_gpu_ms + row.gpu_ms if known else None  # type: ignore[operator]
@@ -182,13 +189,20 @@ class FrameLog:
             draft.span = None
         return lost
 
+    def presented(self, frame_id: int, presenter_ms: float) -> None:
+        """Note what handing the driver's frame `frame_id` over cost."""
+        for draft in self._drafts:
+            if draft.timing.frame_id == frame_id:
+                draft.presenter_ms = presenter_ms
+
     def settle(self, results: Iterable[FrameResult]) -> None:
         """Note verdicts and emit what is finished."""
         by_id = {draft.timing.frame_id: draft for draft in self._drafts}
         for result in results:
             if result.frame_id in by_id:
                 by_id[result.frame_id].result = result
-        while len(self._drafts) > 1 and self._drafts[0].known:
+        # A verdict that never comes must not keep all later rows for ever.
+        while len(self._drafts) > 1 and (self._drafts[0].known or len(self._drafts) > MOST_OPEN):
             self._emit(self._drafts.popleft().row())
 
     def finish(self) -> None:

@@ -73,6 +73,7 @@ class Tenant:
         self._turn = 0
         self._submitted = 0
         self._timing: FrameTiming | None = None
+        self._frame_id = 0
         self._this_frame = 0
 
     @property
@@ -100,9 +101,12 @@ class Tenant:
         """Expected GPU time of the eye images; 0 while unknown."""
         return Cost(self._eyes.mean, self._eyes.sd)
 
-    def frame_started(self, timing: FrameTiming) -> None:
-        """A frame was waited for; chunks submitted from now on count as its own."""
-        self._timing, self._this_frame = timing, 0
+    def frame_started(self, timing: FrameTiming, frame_id: int) -> None:
+        """A frame was waited for; chunks submitted from now on count as its own.
+
+        `frame_id`: its number in the records.
+        """
+        self._timing, self._frame_id, self._this_frame = timing, frame_id, 0
 
     def eyes_submitted(self, serial: int, submit_ns: int) -> None:
         """The frame's eye images went to the queue."""
@@ -123,7 +127,7 @@ class Tenant:
             if not decision.submit:
                 self.withheld = decision.reason
                 return
-            if not self._submit_next(timing.frame_id, decision.reason, chunk):
+            if not self._submit_next(decision.reason, chunk):
                 self.withheld = "no work"
                 return
 
@@ -132,8 +136,8 @@ class Tenant:
 
         Not for the frame loop.
         """
-        while self._current is not None and self._timing is not None:
-            self._submit_next(self._timing.frame_id, "end of session", self._next_cost())
+        while self._current is not None:
+            self._submit_next("end of session", self._next_cost())
             wait()
 
     def completed(self, serial: int, done_ns: int) -> bool:
@@ -207,7 +211,7 @@ class Tenant:
         if chunk.gpu_ms is not None and own_ms > 0:
             self._scales[chunk.job].learn(chunk.gpu_ms / own_ms)
 
-    def _submit_next(self, frame_id: int, reason: str, cost: Cost | None) -> bool:
+    def _submit_next(self, reason: str, cost: Cost | None) -> bool:
         """Submit one chunk; False when no job is active."""
         run = self._current or self._begin_run()
         if run is None:
@@ -234,7 +238,7 @@ class Tenant:
                 index=index,
                 of=len(job.chunks),
                 dispatches=end - first,
-                frame_id=frame_id,
+                frame_id=self._frame_id,
                 in_flight=self.in_flight + 1,
                 reason=reason,
                 predicted_ms=cost.ms if cost else None,

@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import wgpu
+
+    from app.preview.actions import Action
+    from app.xr.hands import Hand
+    from app.xr.presenter import Presented, Presenter
+    from app.xr.visibility import VisibilityMask
+    from engine.gpu import Gpu
 
 Vec3 = tuple[float, float, float]
 Quat = tuple[float, float, float, float]
@@ -88,10 +97,23 @@ class XrDriver(Protocol):
 
     name: str
     view_size: tuple[int, int]
-    """Recommended width and height of one eye image, pixels."""
+    """Width and height of one eye image, pixels; known once open."""
 
     def open(self) -> None:
-        """Start the session. Raises `XrError` when there is no headset or runtime."""
+        """Start the session, also anew after it was closed.
+
+        Raises `XrError` when there is no headset or runtime.
+        """
+
+    def show(self, gpu: Gpu, eyes: wgpu.GPUTexture) -> None:
+        """Name the texture with both eye images side by side; once after each `open`."""
+
+    @property
+    def presenter(self) -> Presenter | None:
+        """What hands the images over; None when nobody needs them."""
+
+    def visibility_masks(self) -> tuple[VisibilityMask | None, VisibilityMask | None]:
+        """What the left and right eye cannot see; None: everything is visible, or not known."""
 
     def wait_frame(self, idle: Callable[[], None]) -> FrameTiming:
         """Block until the next frame should start; call `idle` repeatedly meanwhile."""
@@ -114,6 +136,15 @@ class XrDriver(Protocol):
 
     def results(self) -> list[FrameResult]:
         """Take the outcomes that have become known since the last call, in frame order."""
+
+    def presented(self) -> list[Presented]:
+        """Take what handing over cost, of the frames ended since the last call."""
+
+    def actions(self, chunks: int) -> list[Action]:
+        """What the wearer's controllers asked for since the last call; `chunks` holds now."""
+
+    def hands(self, display_ns: int) -> tuple[Hand, Hand]:
+        """Left and right hand at `display_ns`."""
 
     def close(self) -> None:
         """End the session; safe to call twice."""

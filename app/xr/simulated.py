@@ -16,10 +16,19 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from app.xr.driver import FrameResult, FrameTiming, View
+from app.xr.hands import Hand
 from app.xr.head_motion import scripted_views
+
+if TYPE_CHECKING:
+    import wgpu
+
+    from app.preview.actions import Action
+    from app.xr.presenter import Presented, Presenter
+    from app.xr.visibility import VisibilityMask
+    from engine.gpu import Gpu
 
 COMPOSITOR_LEAD_NS = 1_500_000
 """What the compositor needs between taking the eye images and the vsync (distortion, scan-out)."""
@@ -138,6 +147,30 @@ class SimulatedDriver:
         """Start the session: vsync 0 is now."""
         self._epoch_ns = self._clock.now_ns()
         self._is_open = True
+
+    @property
+    def presenter(self) -> Presenter | None:
+        """Nobody needs the images."""
+        return None
+
+    def show(self, gpu: Gpu, eyes: wgpu.GPUTexture) -> None:
+        """Nobody looks."""
+
+    def visibility_masks(self) -> tuple[VisibilityMask | None, VisibilityMask | None]:
+        """There is no lens: every pixel is visible."""
+        return None, None
+
+    def presented(self) -> list[Presented]:
+        """Nothing is handed over."""
+        return []
+
+    def actions(self, chunks: int) -> list[Action]:
+        """There are no controllers."""
+        return []
+
+    def hands(self, display_ns: int) -> tuple[Hand, Hand]:
+        """No hand is tracked."""
+        return Hand(), Hand()
 
     def wait_frame(self, idle: Callable[[], None]) -> FrameTiming:
         """Block until the next frame should start; call `idle` about every 0.2 ms meanwhile.

@@ -17,14 +17,21 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import wgpu
+
+from app.preview.actions import Action
 from app.xr.driver import FrameResult, FrameTiming, View, XrError
+from app.xr.hands import Hand
 from app.xr.openxr.frames import Rendered, Waited
 from app.xr.openxr.headset import Headset
-from app.xr.openxr.mask import VisibilityMask, visibility_mask
+from app.xr.openxr.mask import visibility_mask
 from app.xr.openxr.outcomes import Outcomes
+from app.xr.openxr.presenter_host import HostPresenter
 from app.xr.openxr.wearer import Wearer
 from app.xr.openxr.xr_time import is_usable
 from app.xr.presenter import Presented, Presenter
+from app.xr.visibility import VisibilityMask
+from engine.gpu import Gpu
 
 COMPOSITOR_LEAD_NS = 3_000_000
 """What the compositor is taken to need between the last hand-over and the display."""
@@ -53,7 +60,8 @@ class _Frame:
 class OpenXrDriver:
     """An `XrDriver` on the active runtime. Use from one thread.
 
-    `render_scale` multiplies the recommended view size. `hz` asks for the nearest refresh rate the
+    `view_size` asks for eye images of that size, pixels; None: the recommended size times
+    `render_scale`. `hz` asks for the nearest refresh rate the
     display offers. `patience_ms` bounds how long after `end_frame` a frame is held back for its own
     image (None: until it is due; 0: never, so that each frame shows the image before). `debug`
     sends the runtime's messages to the log.
@@ -66,15 +74,17 @@ class OpenXrDriver:
     def __init__(
         self,
         *,
+        view_size: tuple[int, int] | None = None,
         render_scale: float = 1.0,
         hz: float | None = None,
         patience_ms: float | None = None,
         debug: bool = False,
     ) -> None:
-        self.view_size = (0, 0)
+        self.view_size = view_size or (0, 0)
         self.invalid_times = 0
         """Frames skipped because the runtime predicted no usable display time."""
-        self._scale, self._hz, self._debug = render_scale, hz, debug
+        self._wanted_size, self._scale, self._hz = view_size, render_scale, hz
+        self._debug = debug
         self._patience_ns = None if patience_ms is None else round(patience_ms * 1e6)
         self._headset: Headset | None = None
         self._states: list[str] = []
@@ -93,7 +103,12 @@ class OpenXrDriver:
 
         Raises `XrError` when there is no runtime or no headset, or it offers too little.
         """
-        self._headset = Headset(render_scale=self._scale, hz=self._hz, debug=self._debug)
+        self._headset = Headset(
+            view_size=self._wanted_size,
+            render_scale=self._scale,
+            hz=self._hz,
+            debug=self._debug,
+        )
         self._states = self._headset.session.life.states
         self.view_size = self._headset.view_size
 
@@ -109,9 +124,30 @@ class OpenXrDriver:
         """Head, hands and buttons. Raises `RuntimeError` when the driver is not open."""
         return self.headset.wearer
 
+    def show(self, gpu: Gpu, eyes: wgpu.GPUTexture) -> None:
+        """Present `eyes` (rgba8unorm-srgb, both side by side) from the host's memory.
+
+        Waits for `gpu` once. Raises `XrError` when the texture does not fit the swapchain.
+        """
+        headset = self.headset
+        self.present_with(HostPresenter(gpu, eyes, headset.vulkan, headset.swapchain))
+
     def present_with(self, presenter: Presenter) -> None:
         """Name the presenter of this session's swapchain; it is closed with the driver."""
         self._presenter = presenter
+
+    @property
+    def presenter(self) -> Presenter | None:
+        """What hands the images over; None before `show`."""
+        return self._presenter
+
+    def actions(self, chunks: int) -> list[Action]:
+        """What the controllers asked for since the last call; `chunks` holds now."""
+        return self.wearer.actions(chunks)
+
+    def hands(self, display_ns: int) -> tuple[Hand, Hand]:
+        """Left and right hand at `display_ns`, as of the last `actions`."""
+        return self.wearer.hands(display_ns)
 
     @property
     def states(self) -> list[str]:

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 
+from app.preview.actions import Action
 from app.xr.driver import FrameTiming, View
+from app.xr.hands import Hand
 from app.xr.openxr.instance import XrInstance
 from app.xr.openxr.session import XrSession
 from app.xr.openxr.wearer import Wearer
@@ -72,6 +74,14 @@ class HeadlessDriver(SimulatedDriver):
     def locate_views(self, display_ns: int) -> tuple[View, View]:
         """Left and right eye at `display_ns`; the last known ones while they are not tracked."""
         return self.wearer.views(display_ns)
+
+    def actions(self, chunks: int) -> list[Action]:
+        """What the controllers asked for since the last call; `chunks` holds now."""
+        return self.wearer.actions(chunks)
+
+    def hands(self, display_ns: int) -> tuple[Hand, Hand]:
+        """Left and right hand at `display_ns`, as of the last `actions`."""
+        return self.wearer.hands(display_ns)
 
     def close(self) -> None:
         """End the session; safe to call twice. Results and statistics stay readable."""

@@ -17,15 +17,24 @@ from app.xr.openxr.wearer import Wearer
 class Headset:
     """A running connection to the active runtime, with graphics.
 
-    `hz` asks for the nearest refresh rate that the display offers. Raises `XrError` when there is
+    `view_size` of one eye, pixels; None: the recommended one times `render_scale`. `hz` asks for
+    the nearest refresh rate that the display offers. Raises `XrError` when there is
     no runtime or no headset, or it offers too little.
     """
 
-    def __init__(self, *, render_scale: float, hz: float | None, debug: bool) -> None:
+    def __init__(
+        self,
+        *,
+        view_size: tuple[int, int] | None = None,
+        render_scale: float = 1.0,
+        hz: float | None,
+        debug: bool,
+    ) -> None:
         with ExitStack() as undo:
             self.instance = XrInstance(debug=debug)
             undo.callback(self.instance.close)
-            self.view_size = recommended_view_size(self.instance, render_scale)
+            recommended = recommended_view_size(self.instance, render_scale)
+            self.view_size = view_size or recommended
             self.vulkan = VulkanDevice(self.instance)
             undo.callback(self.vulkan.close)
             self.session = XrSession(self.instance, self.vulkan.binding)

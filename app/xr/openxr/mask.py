@@ -1,28 +1,15 @@
-"""The part of an eye image that the wearer cannot see (XR_KHR_visibility_mask)."""
+"""Asking the runtime what the wearer cannot see (XR_KHR_visibility_mask)."""
 
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.xr.openxr.binding import STEREO, checked, function, told, xr
 from app.xr.openxr.instance import XrInstance
 from app.xr.openxr.session import XrSession
-
-
-@dataclass(frozen=True)
-class VisibilityMask:
-    """Triangles that cover the hidden pixels of one eye.
-
-    `vertices`: float32 [n, 2], tangents of the angles right and up from the view's axis (points of
-    the plane z = -1). `indices`: uint32 [3 m], counter-clockwise.
-    """
-
-    vertices: NDArray[np.float32]
-    indices: NDArray[np.uint32]
+from app.xr.visibility import VisibilityMask
 
 
 def visibility_mask(instance: XrInstance, session: XrSession, eye: int) -> VisibilityMask | None:

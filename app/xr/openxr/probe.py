@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
 
 from app.xr.driver import XrError
-from app.xr.openxr.choices import GRAPHICS, HEADLESS
+from app.xr.openxr.choices import HEADLESS
 from app.xr.openxr.headset import refresh_rates
 from app.xr.openxr.instance import XrInstance, offered_extensions
+from app.xr.openxr.report import RuntimeReport
 from app.xr.openxr.session import XrSession
 from app.xr.openxr.swapchain import recommended_view_size
-
-
-@dataclass(frozen=True)
-class RuntimeReport:
-    """The runtime's own words. `view_size` is one eye's recommended width and height, pixels."""
-
-    runtime: str
-    headset: str
-    view_size: tuple[int, int]
-    refresh_rates: tuple[float, ...]
-    """Hz; empty when the runtime does not say without a session with graphics."""
-    extensions: tuple[str, ...]
-    """All that are offered, in alphabetical order."""
-
-    @property
-    def can_present(self) -> bool:
-        """Whether the `openxr` driver can show images on it."""
-        return any(name in self.extensions for name in GRAPHICS)
 
 
 def probe() -> RuntimeReport:

@@ -1,4 +1,4 @@
-"""The preview: wires camera, network, renderer, driver and telemetry to the frame loop."""
+"""A session that someone watches, in a window or a headset: wires everything to the frame loop."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 from app.camera import held_out
-from app.config import PreviewConfig
+from app.config import LiveConfig
 from app.interrupt import Interrupt
 from app.loop import FrameLoop, Viewer
 from app.preview.actions import Kind, help_lines
 from app.preview.controls import Controls
 from app.preview.dashboard import Dashboard
 from app.preview.hud_painter import HudPainter
+from app.preview.reconnect import run_with_headset
 from app.preview.records import Records
 from app.preview.saving import CheckpointSaver
 from app.preview.viewers import VideoViewer, WindowViewer
@@ -30,7 +31,7 @@ from app.telemetry.rows import ChunkRow, FrameRow
 from app.telemetry.statistics import Statistics
 from app.telemetry.summary import Summary
 from app.tenancy.nan_watch import NanWatch
-from app.xr.simulated import SimulatedDriver
+from app.xr.driver import XrDriver, XrEnded
 from engine.clock import Clock
 from models.vision import IMAGE
 
@@ -43,16 +44,31 @@ CHECKPOINT = Path("runs/decoder.safetensors")
 log = logging.getLogger(__name__)
 
 
-class Preview:
+class LiveSession:
     """One session, and a context manager that releases all it holds.
 
-    Raises UsageError, CameraError, CheckpointError, GpuError, PreviewError or TelemetryError
-    before anything is written.
+    Raises UsageError, CameraError, CheckpointError, GpuError, XrError, PreviewError or
+    TelemetryError before anything is written.
     """
 
-    def __init__(self, config: PreviewConfig, progress: Progress) -> None:
+    def __init__(
+        self,
+        config: LiveConfig,
+        progress: Progress,
+        *,
+        command: str,
+        driver: XrDriver,
+        window: bool,
+        wait_s: float = 0.0,
+    ) -> None:
+        """`command`: its name, for the records. `driver`: not opened yet, closed at the end.
+
+        `window`: whether to show what the wearer sees. `wait_s`: how long to wait for a runtime
+        that went away.
+        """
         config.check()
-        self.config, self.progress = config, progress
+        self.config, self.progress, self.driver = config, progress, driver
+        self._command, self._window_wanted, self._wait_s = command, window, wait_s
         self._psnr: tuple[float | None, float | None] = (None, None)
         self._created = 0
         self._diverged_said = False
@@ -60,7 +76,7 @@ class Preview:
             self._open(owned)
             self._owned = owned.pop_all()
 
-    def __enter__(self) -> Preview:
+    def __enter__(self) -> LiveSession:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -71,19 +87,21 @@ class Preview:
         config = self.config
         self.rig = Rig(config, self.progress, owned)
         self.gpu, self.camera = self.rig.gpu, self.rig.camera
-        self.driver = SimulatedDriver(config.hz, (config.eye_size, config.eye_size))
+        self.driver.open()
+        owned.callback(self.driver.close)
         self.window: PreviewWindow | None = None
-        if not config.headless:
+        if self._window_wanted:
             self.window = PreviewWindow(self.gpu)
             owned.callback(self.window.close)
         self.rig.build(self.driver.view_size, 1e3 / config.hz)
         self.network, self.scene = self.rig.network, self.rig.scene
+        self.driver.show(self.gpu, self.scene.eyes)
         self._clock = self.rig.clock()
         self.stamps = self.rig.stamps(self._clock)
         self._open_viewers()
         self._open_tenant(owned)
         description = {
-            "command": "preview",
+            "command": self._command,
             "options": asdict(config),
             **self.rig.provenance(),
         }
@@ -148,11 +166,8 @@ class Preview:
             on_frame=self._on_frame,
             on_chunk=self._on_chunk,
         )
-        self.driver.open()
-        before = self.gpu.objects_created
         with punctual_python():
-            loop.run(self._running(loop, interrupt))
-        self._created = self.gpu.objects_created - before
+            self._loop(loop, self._running(loop, interrupt))
         self.progress.close()
         self._recalibrate()
         self.records.screenshot(self.rig.picture())
@@ -160,6 +175,20 @@ class Preview:
         if not interrupt.requested or evaluation_s < SLOW_EVALUATION_S:
             self._psnr = (self._psnr[0], self._evaluate("after"))
         return "interrupted" if interrupt.requested else "ok"
+
+    def _loop(self, loop: FrameLoop, running: Callable[[], bool]) -> None:
+        before = self.gpu.objects_created
+        try:
+            run_with_headset(loop, running, wait_s=self._wait_s, say=self._say)
+        except XrEnded as ended:
+            self._say(str(ended))
+        loop.finish()
+        self._created = self.gpu.objects_created - before
+
+    def _say(self, text: str) -> None:
+        """To the terminal and the HUD."""
+        self.progress.say(text)
+        self.dashboard.say(text)
 
     def _warm_up(self) -> float:
         """Use everything once; returns what the first evaluation took, in seconds."""
@@ -200,6 +229,8 @@ class Preview:
         if self.window is not None:
             for action in self.window.actions():
                 self.controls.apply(action)
+        for action in self.driver.actions(self.tenant.chunks):
+            self.controls.apply(action)
         if self.controls.take(Kind.SAVE):
             self.saver.request(self._checkpoint_path())
         if self.controls.take(Kind.RECORD):
