@@ -14,6 +14,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' Makefile
 	@echo "Variables: DEMO_SECONDS=20  DEMO_OUT=runs/demo  PYTEST_ARGS=...  REFERENCE=1 (with PyTorch)"
 	@echo "           PYTHON=python3.12  SKIP_SYSTEM=1 (never install system packages)"
+	@echo "           DINOVISION_XR_RUNTIME=FOLDER (where tests/xr keep Monado)"
 
 demo: ## train and render without a window for DEMO_SECONDS, record into DEMO_OUT
 	@sh .ci/setup.sh demo

@@ -44,9 +44,11 @@ need_vulkan() {
     has_vulkan_driver || need mesa-vulkan-drivers
 }
 
-need_display_tools() {
+need_test_tools() {
     have Xvfb || need xvfb
     have xdotool || need xdotool
+    # The OpenXR binding opens it even where nothing is drawn with it.
+    ldconfig -p 2>/dev/null | grep -q 'libGL\.so\.1 ' || need libgl1
 }
 
 install_missing() {
@@ -150,7 +152,7 @@ esac
 
 if [ "$(uname -s)" = Linux ]; then # elsewhere the GPU driver comes with the system
     [ "$1" = lint ] || need_vulkan
-    [ "$1" != test ] || need_display_tools
+    [ "$1" != test ] || need_test_tools
 fi
 has_venv || need_python
 install_missing

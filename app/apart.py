@@ -35,7 +35,7 @@ def call_apart(function: Callable[[], T], limit_s: float) -> T:
         result, fault = receiver.recv()
     except EOFError:
         process.join(LEAVE_S)
-        raise ApartError(f"it crashed (exit status {process.exitcode})") from None
+        raise ApartError(f"a crash (exit status {process.exitcode})") from None
     finally:
         receiver.close()
         process.kill()

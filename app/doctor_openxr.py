@@ -42,8 +42,8 @@ def openxr_lines() -> Iterator[Line]:
     try:
         report, fault = call_apart(ask_runtime, ANSWER_LIMIT_S)
     except ApartError as error:
-        yield Line("problem", f"the runtime cannot be asked: {error}", wrong=True)
-        yield Line("to start it", how_to_start(runtime))
+        yield Line("problem", str(error), wrong=True)
+        yield Line("what to do", how_to_start(runtime))
         return
     yield from report_lines(report, fault)
 

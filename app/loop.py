@@ -96,6 +96,7 @@ class FrameLoop:
         self.flush()
         self._take_rows(all_of_them=True)
         self.log.finish()
+        self.tenant.rest()
         self.driver = driver
 
     def _render(self, frame: FrameDraft, timing: FrameTiming) -> None:

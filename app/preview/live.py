@@ -161,7 +161,7 @@ class LiveSession:
             self.camera.latest,
             self.stamps,
             viewers=self.viewers,
-            before_frame=self._before_frame,
+            before_frame=lambda: self._before_frame(loop.driver),
             after_submit=self._after_submit,
             on_frame=self._on_frame,
             on_chunk=self._on_chunk,
@@ -225,11 +225,11 @@ class LiveSession:
 
     # Called by the loop
 
-    def _before_frame(self) -> None:
+    def _before_frame(self, driver: XrDriver) -> None:
         if self.window is not None:
             for action in self.window.actions():
                 self.controls.apply(action)
-        for action in self.driver.actions(self.tenant.chunks):
+        for action in driver.actions(self.tenant.chunks):
             self.controls.apply(action)
         if self.controls.take(Kind.SAVE):
             self.saver.request(self._checkpoint_path())

@@ -95,7 +95,10 @@ class Records:
         if self.out_dir is not None:
             ok, png = cv2.imencode(".png", cv2.cvtColor(rgba, cv2.COLOR_RGBA2BGR))
             assert ok
-            write_atomic(self.out_dir / "screenshot.png", png.tobytes())
+            try:
+                write_atomic(self.out_dir / "screenshot.png", png.tobytes())
+            except OSError as error:
+                self._main.disk_failed(error)
 
     def finish(self, outcome: str) -> dict[str, object]:
         """Close everything; the session's summary."""

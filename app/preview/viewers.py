@@ -119,6 +119,8 @@ class VideoFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        # OpenCV would say of every single picture that the disk is full.
+        cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
         self._queue: queue.Queue[tuple[np.ndarray, int] | None] = queue.Queue(maxsize=4)
         self._thread = threading.Thread(target=self._write, name="video", daemon=True)
         self._thread.start()

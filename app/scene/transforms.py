@@ -92,23 +92,22 @@ def view_rays(pose: Pose, fov: Fov) -> Matrix:
     return rotation(pose.orientation) @ spread
 
 
-def model_matrix(position: Vec3, yaw: float, pitch: float, scale: Vec3) -> Matrix:
-    """Model to world, [4, 4]: scale, then pitch about +x, then yaw about +y, then move.
+def orientation(yaw: float, pitch: float) -> Quat:
+    """Turned by `pitch` about +x, then by `yaw` about +y; radians, right-handed.
 
-    Angles in radians, right-handed: a panel faces +z, positive yaw turns its face towards +x and
-    negative pitch turns it up.
+    A panel faces +z: positive yaw turns its face towards +x and negative pitch turns it up.
     """
-    cos_yaw, sin_yaw = math.cos(yaw), math.sin(yaw)
-    cos_pitch, sin_pitch = math.cos(pitch), math.sin(pitch)
-    turn = np.array(
-        [
-            [cos_yaw, sin_yaw * sin_pitch, sin_yaw * cos_pitch],
-            [0, cos_pitch, -sin_pitch],
-            [-sin_yaw, cos_yaw * sin_pitch, cos_yaw * cos_pitch],
-        ],
-        np.float32,
-    )
+    cos_yaw, sin_yaw = math.cos(yaw / 2), math.sin(yaw / 2)
+    cos_pitch, sin_pitch = math.cos(pitch / 2), math.sin(pitch / 2)
+    return (cos_yaw * sin_pitch, sin_yaw * cos_pitch, -sin_yaw * sin_pitch, cos_yaw * cos_pitch)
+
+
+def model_matrix(pose: Pose, scale: Vec3) -> Matrix:
+    """Model to world, [4, 4]: scale, then turn and move as `pose` says.
+
+    Raises `ValueError` when its orientation is no rotation.
+    """
     model = np.eye(4, dtype=np.float32)
-    model[:3, :3] = turn * np.asarray(scale, np.float32)
-    model[:3, 3] = position
+    model[:3, :3] = rotation(pose.orientation) * np.asarray(scale, np.float32)
+    model[:3, 3] = pose.position
     return model

@@ -47,8 +47,8 @@ class SweepConfig(SessionConfig):
     """Runs of each arm."""
     render_share: float | None = None
     """Choose --scene-load so that the renderer alone takes this share of a refresh, percent."""
-    driver: Literal["simulated"] = "simulated"
-    """Headset."""
+    driver: Literal["simulated", "openxr"] = "simulated"
+    """Headset; openxr: the active runtime's, which decides on the refresh rate."""
     out: Path = Path("runs/sweep")
     """Folder for runs and results; an earlier sweep in it is replaced."""
 
@@ -64,6 +64,8 @@ class SweepConfig(SessionConfig):
             raise UsageError(f"--arms must have 1 chunk and 1 in flight at least: '{self.arms}'")
         for hz in self.rates:
             check_hz(hz)
+        if self.driver == "openxr" and len(self.rates) > 1:
+            raise UsageError("--driver openxr takes one --hz: the headset has one refresh rate")
         if not 0 < self.seconds < math.inf:
             raise UsageError(f"--seconds must be above 0, not {self.seconds:g}")
         if not 0 <= self.warm_up < math.inf:

@@ -22,7 +22,7 @@ from app.sweep.trial import Trial, run_trial
 from app.telemetry.recorder import TelemetryError
 from app.telemetry.rows import to_json
 from app.xr.driver import XrDriver
-from app.xr.open import SIMULATED_EYE
+from app.xr.open import make_driver
 from app.xr.simulated import SimulatedDriver
 from engine.atomic import write_atomic
 
@@ -45,8 +45,14 @@ class Sweep:
         self._trials: dict[Arm, list[Trial]] = {}
         with ExitStack() as owned:
             self.rig = Rig(config, progress, owned)
-            self.rig.build(self._view_size, 1e3 / max(config.rates))
-            self.rig.warm_up_scene(self._driver(max(config.rates)))
+            self._headset = make_driver(
+                config.driver, hz=config.rates[0], eye_size=config.eye_size, debug=config.debug
+            )
+            self._headset.open()
+            owned.callback(self._headset.close)
+            self.rig.build(self._headset.view_size, 1e3 / max(config.rates))
+            self._headset.show(self.rig.gpu, self.rig.scene.eyes)
+            self.rig.warm_up_scene(self._headset)
             self._owned = owned.pop_all()
 
     def __enter__(self) -> Sweep:
@@ -54,11 +60,6 @@ class Sweep:
 
     def __exit__(self, *_: object) -> None:
         self._owned.close()
-
-    @property
-    def _view_size(self) -> tuple[int, int]:
-        side = self.config.eye_size or SIMULATED_EYE
-        return side, side
 
     def run(self) -> dict[str, object]:
         """Run all arms; writes sweep.json and summary.json and returns the latter."""
@@ -91,22 +92,29 @@ class Sweep:
             **self.rig.provenance(),
             "seconds": self.config.seconds,
             "repeats": self.config.repeats,
-            "eye_size": self._view_size,
+            "eye_size": self._headset.view_size,
+            "headset": self._headset.name,
             "scene_load": {f"{hz:g}": load for hz, load in self._loads.items()},
             **summarize(trials),
         }
         self._write("summary.json", summary)
         return summary
 
-    def _driver(self, hz: float, visible: bool = True) -> XrDriver:
-        return SimulatedDriver(hz, self._view_size, visible=visible)
+    def _driver(self, arm: Arm) -> XrDriver:
+        """An open driver for the arm: the network alone needs frames that nobody sees."""
+        visible = arm.kind is not Kind.WORKER
+        if self.config.driver != "simulated" and visible:
+            return self._headset
+        driver = SimulatedDriver(arm.hz, self._headset.view_size, visible=visible)
+        driver.open()
+        return driver
 
     def _run_arm(self, arm: Arm, repeat: int, stop: Callable[[], bool]) -> Trial:
         config, folder = self.config, f"arms/{arm.name}-r{repeat}"
         self.rig.scene.load = self._loads.get(arm.hz, config.scene_load)
         return run_trial(
             self.rig,
-            self._driver(arm.hz, visible=arm.kind is not Kind.WORKER),
+            self._driver(arm),
             arm,
             warm_up=config.warm_up,
             seconds=config.seconds,
@@ -131,10 +139,11 @@ class Sweep:
     def _eye_ms(self, hz: float, load: int) -> float:
         """Median GPU time of the eye images with the renderer alone, at pace."""
         self.rig.scene.load = load
+        arm = Arm(Kind.RENDER, "none", 1, 1, "fixed", hz)
         trial = run_trial(
             self.rig,
-            self._driver(hz),
-            Arm(Kind.RENDER, "none", 1, 1, "fixed", hz),
+            self._driver(arm),
+            arm,
             warm_up=CALIBRATION_S / 2,
             seconds=CALIBRATION_S / 2,
             out=None,

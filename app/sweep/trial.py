@@ -46,8 +46,9 @@ def run_trial(
 ) -> Trial:
     """Run an arm from the network's initial weights; its records go to `out / folder`, if any.
 
-    `warm_up`, `seconds`: what is left out at first, then measured. `stop` is asked each frame.
-    Raises TelemetryError when the folder cannot be written, GpuError when the device is lost.
+    `driver` is open. `warm_up`, `seconds`: what is left out at first, then measured. `stop` is
+    asked each frame. Raises TelemetryError when the folder cannot be written, GpuError when the
+    device is lost.
     """
     traced = arm.kind is not Kind.UNTRACED
     record_to = out / folder if traced and out is not None else None
@@ -89,17 +90,13 @@ def run_trial(
             on_frame=on_frame,
             on_chunk=on_chunk,
         )
-        driver.open()
-        try:
-            trial.begin_ns = time.perf_counter_ns() + round(1e9 * warm_up)
-            trial.end_ns = trial.begin_ns + round(1e9 * seconds)
-            before = rig.gpu.objects_created
-            with punctual_python():
-                loop.run(lambda: time.perf_counter_ns() < trial.end_ns and not stop())
-                loop.finish()
-            created = rig.gpu.objects_created - before
-        finally:
-            driver.close()
+        trial.begin_ns = time.perf_counter_ns() + round(1e9 * warm_up)
+        trial.end_ns = trial.begin_ns + round(1e9 * seconds)
+        before = rig.gpu.objects_created
+        with punctual_python():
+            loop.run(lambda: time.perf_counter_ns() < trial.end_ns and not stop())
+            loop.finish()
+        created = rig.gpu.objects_created - before
         outcome = "interrupted" if stop() else "ok"
         end = rig.calibrate() if clock is not None else None
         if clock is not None and end is not None:

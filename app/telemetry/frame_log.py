@@ -18,7 +18,8 @@ MOST_OPEN = 256
 class FrameDraft:
     """A frame on its way; stamps in ns on the clock of `time.perf_counter_ns`.
 
-    `id` is its number in the records: a driver that was lost and found counts anew. `serial` names the submission of its eye images, `span` their GPU stamps (None: no stamps).
+    `id` is its number in the records: a driver that was lost and found counts anew. `serial` names
+    the submission of its eye images, `span` their GPU stamps (None: no stamps).
     """
 
     id: int

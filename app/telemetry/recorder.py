@@ -66,7 +66,7 @@ class Recorder:
             out_dir.mkdir(parents=True, exist_ok=True)
             self._write("run.json", self._run)
             (out_dir / "summary.json").unlink(missing_ok=True)
-            self._writer = _RowWriter(out_dir, self._warn)
+            self._writer = _RowWriter(out_dir, self.disk_failed)
         except OSError as error:
             raise TelemetryError(
                 f"cannot record to {out_dir}: {error.strerror or error}; choose another folder"
@@ -110,16 +110,17 @@ class Recorder:
             self._write("summary.json", summary)
             self._write("run.json", self._run | final)
         except OSError as error:
-            self._warn(error)
+            self.disk_failed(error)
+
+    def disk_failed(self, error: OSError) -> None:
+        """Note that a file could not be written; said once."""
+        if self.warning is None:
+            self.warning = f"recording to {self.out_dir} stopped: {error.strerror or error}"
+            log.warning("%s", self.warning)
 
     def _write(self, name: str, content: Mapping[str, object]) -> None:
         assert self.out_dir is not None
         write_atomic(self.out_dir / name, to_json(content, indent=2) + "\n")
-
-    def _warn(self, error: OSError) -> None:
-        if self.warning is None:
-            self.warning = f"recording to {self.out_dir} stopped: {error.strerror or error}"
-            log.warning("%s", self.warning)
 
 
 class _RowWriter:

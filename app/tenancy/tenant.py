@@ -108,6 +108,10 @@ class Tenant:
         """
         self._timing, self._frame_id, self._this_frame = timing, frame_id, 0
 
+    def rest(self) -> None:
+        """Submit nothing before the next frame starts."""
+        self._timing = None
+
     def eyes_submitted(self, serial: int, submit_ns: int) -> None:
         """The frame's eye images went to the queue."""
         self._backlog.submitted(serial, submit_ns, self.eyes)

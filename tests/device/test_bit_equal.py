@@ -90,6 +90,7 @@ class Session:
             )
             driver.open()
             loop.run(lambda: train.runs < STEPS)
+            loop.finish()
             self.inferences = infer.runs
         self.steps = rig.network.step
         self.weights = weights_of(rig.network)

@@ -10,6 +10,12 @@ from engine.session import Session
 pytestmark = pytest.mark.gpu
 
 
+@pytest.fixture(autouse=True)
+def no_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine's OpenXR runtime, if it has one, is not to be started."""
+    monkeypatch.setattr("app.doctor_openxr.find_runtime", lambda: None)
+
+
 def report() -> tuple[int, list[str]]:
     file = io.StringIO()
     code = run_doctor(Console(file=file, force_terminal=False))

@@ -75,7 +75,9 @@ class Rig:
     def frame(self) -> None:
         """One chunk, waited for."""
         self.frame_id += 1
-        self.tenant.frame_started(FrameTiming(self.frame_id, 2**62, 10**10, True, 2**62))
+        self.tenant.frame_started(
+            FrameTiming(self.frame_id, 2**62, 10**10, True, 2**62), self.frame_id
+        )
         self.tenant.pump()
         self.collect()
 

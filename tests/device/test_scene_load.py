@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from app.scene import renderer as renderer_module
+from app.scene import pipelines
 from app.scene.load import MAX_LOAD
 from app.scene.renderer import BufferRange, PanelSources, SceneRenderer
 from app.scene.shaders import load_shader
@@ -85,7 +85,7 @@ def test_no_load_leaves_the_picture_as_it_is_without_haze(
         return before + after.partition("    }\n")[2]
 
     hazy = Room(gpu, samples)
-    monkeypatch.setattr(renderer_module, "load_shader", without_haze)
+    monkeypatch.setattr(pipelines, "load_shader", without_haze)
     clear = Room(gpu, samples)
     for facing in (AHEAD, BEHIND):
         np.testing.assert_array_equal(hazy.draw(0, facing), clear.draw(0, facing))

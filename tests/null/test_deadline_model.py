@@ -208,6 +208,7 @@ class Model:
         )
         driver.open()
         loop.run(lambda: loop.frames < FRAMES)
+        loop.finish()
         self._figures()
 
     def _figures(self) -> None:

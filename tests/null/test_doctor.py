@@ -33,6 +33,8 @@ def no_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.gpu.prepare_instance", lambda: None)
     gpu = SimpleNamespace(request_adapter_sync=request, enumerate_adapters_sync=lambda: [])
     monkeypatch.setattr(wgpu, "gpu", gpu)
+    # This machine's runtime, if it has one, is not to be started.
+    monkeypatch.setattr("app.doctor_openxr.find_runtime", lambda: None)
 
 
 def test_without_adapter_the_last_line_says_what_to_install() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.telemetry.frame_log import FrameDraft, FrameLog
+from app.telemetry.frame_log import MOST_OPEN, FrameDraft, FrameLog
 from app.telemetry.rows import ChunkRow, FrameRow
 from app.xr.driver import FrameResult, FrameTiming
 
@@ -207,6 +207,34 @@ def test_eyes_wait_for_what_the_eyes_ahead_of_them_wait_for() -> None:
     assert log.log.chunk_ahead(None) is None
 
 
+def test_a_driver_that_counts_anew_does_not_repeat_numbers() -> None:
+    log = Log()
+    log.start(1)
+    log.start(2)
+    log.log.settle([shown(1)])
+    log.log.finish()  # the headset was lost
+    log.start(1)
+    log.log.count_chunks(1)
+    log.log.chunk_known(chunk(1, 3, 2.5))
+    log.log.presented(1, 0.75)
+    log.start(2)
+    log.log.settle([shown(1)])
+    assert log.ids() == [1, 2, 3]
+    assert log.rows[1].missed is None and log.rows[2].missed == 0
+    assert (log.rows[2].chunk_gpu_ms, log.rows[2].presenter_ms) == (2.5, 0.75)
+
+
+def test_a_verdict_that_never_comes_does_not_keep_the_others_for_ever() -> None:
+    log = Log()
+    for number in range(1, MOST_OPEN + 3):
+        log.start(number)
+        if number > 1:
+            log.log.settle([shown(number)])
+        assert len(log.log._drafts) <= MOST_OPEN
+    assert log.ids() == list(range(1, MOST_OPEN + 2))
+    assert [row.missed for row in log.rows] == [None] + [0] * MOST_OPEN
+
+
 def test_what_is_not_ours_is_ignored() -> None:
     log = Log(stamps=True)
     log.start(1)
@@ -271,13 +299,13 @@ def test_each_row_once_and_in_order(steps: list[str]) -> None:
 
 @pytest.mark.parametrize("done", [None, 15 * MS])
 def test_frame_time_needs_a_completion(done: int | None) -> None:
-    row = FrameDraft(timing(1), PERIOD, gpu_done_ns=done).row()
+    row = FrameDraft(1, timing(1), PERIOD, gpu_done_ns=done).row()
     assert (row.frame_ms, row.slack_ms) == ((5.0, 5.0) if done else (None, None))
 
 
 def test_gpu_stamps_tell_better_than_completions_when_the_eyes_were_done() -> None:
     row = FrameDraft(
-        timing(1), PERIOD, eye_begin_ns=12 * MS, eye_end_ns=14 * MS, gpu_done_ns=15 * MS
+        1, timing(1), PERIOD, eye_begin_ns=12 * MS, eye_end_ns=14 * MS, gpu_done_ns=15 * MS
     ).row()
     assert (row.frame_ms, row.slack_ms, row.eye_ms) == (4.0, 6.0, 2.0)
 
@@ -313,6 +341,6 @@ def test_the_cause_of_a_miss(
 ) -> None:
     times = {"wait_ns": PERIOD, "submit_ns": 11 * MS}
     times |= {"eye_begin_ns": 14 * MS, "eye_end_ns": 18 * MS}
-    draft = FrameDraft(timing(1), **(times | known))
+    draft = FrameDraft(1, timing(1), **(times | known))
     draft.result = None if missed is None else shown(1, missed, stale_run)
     assert draft.cause() == draft.row().cause == cause

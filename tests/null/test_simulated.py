@@ -190,6 +190,35 @@ def test_gives_up_frames_that_never_complete_and_counts_that() -> None:
     assert rig.driver.results() == []
 
 
+def test_a_frame_that_was_seen_complete_holds_nothing_back_but_waits_for_its_time() -> None:
+    rig = Rig()
+    for _ in range(6):
+        timing = rig.frame(gpu_ns=None)
+        rig.driver.frame_completed(timing.frame_id, rig.clock.now + 3 * MS, exact=False)
+    assert rig.driver.throttle_timeouts == 0
+    rig.clock.now += 100 * MS
+    assert rig.driver.results() == []
+    for number in range(1, 7):
+        rig.driver.frame_completed(number, rig.epoch + number * rig.period + 3 * MS)
+    ends = rig.driver.results()
+    assert [r.frame_id for r in ends] == list(range(1, 7)) and not any(r.dropped for r in ends)
+    # Told again it is too late.
+    rig.driver.frame_completed(6, rig.clock.now, exact=False)
+    assert rig.driver.results() == []
+
+
+@pytest.mark.parametrize("late_ms", [0, 4, 9, 14])
+def test_the_exact_time_decides_not_when_it_was_seen(late_ms: int) -> None:
+    rig = Rig()
+    rig.frame()
+    timing = rig.frame(gpu_ns=None)
+    rig.driver.frame_completed(timing.frame_id, timing.due_ns + 30 * MS, exact=False)
+    rig.driver.frame_completed(timing.frame_id, timing.due_ns - 5 * MS + late_ms * MS)
+    rig.frame()
+    _, second, _ = rig.finish()
+    assert (second.frame_id, second.missed) == (2, 0 if late_ms <= 5 else 1)
+
+
 # -- misuse --
 
 

@@ -109,7 +109,9 @@ class Rig:
         """A frame; returns what was submitted in it."""
         self.frame_id += 1
         before = len(self.queue)
-        self.tenant.frame_started(FrameTiming(self.frame_id, 2**62, 10**10, True, 2**62))
+        self.tenant.frame_started(
+            FrameTiming(self.frame_id, 2**62, 10**10, True, 2**62), self.frame_id
+        )
         self.tenant.pump()
         return self.queue[before:]
 
@@ -180,7 +182,7 @@ def test_between_frames_completions_make_room_only_for_the_greedy_policy() -> No
 @pytest.mark.parametrize("limit", [0, 1, 3])
 def test_a_limit_holds_for_one_call(limit: int) -> None:
     rig = Rig(GreedyPolicy(8))
-    rig.tenant.frame_started(FrameTiming(1, 2**62, 10**10, True, 2**62))
+    rig.tenant.frame_started(FrameTiming(1, 2**62, 10**10, True, 2**62), 1)
     rig.tenant.pump(limit)
     assert len(rig.queue) == limit
     rig.tenant.pump(limit)
@@ -513,7 +515,7 @@ def test_the_backlog_holds_eyes_and_chunks_until_they_are_done(
 def test_what_is_at_stake_is_the_next_frame() -> None:
     policy = Watching(1)
     rig = Rig(policy)
-    rig.tenant.frame_started(FrameTiming(1, 60 * MS, 11 * MS, False, 50 * MS))
+    rig.tenant.frame_started(FrameTiming(1, 60 * MS, 11 * MS, False, 50 * MS), 1)
     rig.tenant.pump()
     assert policy.seen[0].due_ns == 61 * MS
     assert not policy.seen[0].should_render
@@ -533,6 +535,6 @@ def test_the_deadline_policy_withholds_what_would_be_late() -> None:
     rig.complete()
     rig.tenant.stamped(1, 0, 50 * MS)
     now_ns = time.perf_counter_ns()
-    rig.tenant.frame_started(FrameTiming(2, 0, 10 * MS, True, now_ns + 10 * MS))
+    rig.tenant.frame_started(FrameTiming(2, 0, 10 * MS, True, now_ns + 10 * MS), 2)
     rig.tenant.pump()
     assert (rig.tenant.chunks_this_frame, rig.tenant.withheld) == (0, "too late for deadline")

@@ -26,7 +26,7 @@ class Monado:
     """The service on the unpacked runtime in `folder`; `settings` are its environment variables."""
 
     def __init__(self, folder: Path, settings: dict[str, str]) -> None:
-        self._folder = folder
+        self._folder, self._settings = folder, settings
         # Short: the path of a socket may have 107 characters.
         self._session = tempfile.TemporaryDirectory(prefix="xr-", dir="/tmp")
         self.environment = {
@@ -78,6 +78,13 @@ class Monado:
         """End the service without a word to its clients."""
         self.process.kill()
         self.process.wait(PATIENCE_S)
+
+    def restart(self) -> None:
+        """Start the killed service anew, where its clients look for it."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        Path(self._session.name, "monado_comp_ipc").unlink(missing_ok=True)
+        self._start(self._settings)
 
     def close(self) -> None:
         if self.process.poll() is None:

@@ -2,17 +2,22 @@
 
 Needs apt and a Debian mirror in this machine's own apt sources. Kept in the folder that
 DINOVISION_XR_RUNTIME names, else in ~/.cache/dinovision/xr.
+
+    python -m tests.xr.monado_files     fetches it and says where it is
 """
 
 from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
+from typing import IO
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 SUITES = ("trixie", "trixie-backports")
@@ -29,6 +34,8 @@ PACKAGES = (
 PREFERENCES = "Package: mesa-vulkan-drivers\nPin: release n=trixie-backports\nPin-Priority: 900\n"
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
 NOT_NEEDED = ("doc", "man", "locale", "lintian")
+PATIENCE_S = 600.0
+"""For one run of apt or tar; a mirror that does not answer is given up before that."""
 
 
 class FetchError(Exception):
@@ -51,13 +58,13 @@ def runtime_folder() -> Path:
 
 
 def _fetch(scratch: Path, unpacked: Path) -> None:
-    if shutil.which("apt-get") is None or not KEYRING.exists():
-        raise FetchError("tests/xr fetch Monado with apt from Debian: run them on Debian")
+    if shutil.which("apt-get") is None or not KEYRING.exists() or platform.machine() != "x86_64":
+        raise FetchError("tests/xr fetch Monado from Debian: run them on Debian (amd64)")
     state, cache = scratch / "state", scratch / "cache"
     for folder in (state / "lists" / "partial", cache / "archives" / "partial", unpacked):
         folder.mkdir(parents=True)
     (state / "status").touch()
-    mirror = _mirror()
+    mirror = find_mirror()
     sources, preferences = scratch / "sources.list", scratch / "preferences"
     sources.write_text(
         "".join(f"deb [signed-by={KEYRING}] {mirror} {suite} main\n" for suite in SUITES)
@@ -74,37 +81,53 @@ def _fetch(scratch: Path, unpacked: Path) -> None:
         "Dir::Cache": cache,
         "APT::Install-Recommends": "false",
         "APT::Sandbox::User": "root",
+        "APT::Update::Error-Mode": "any",  # else a mirror out of reach is only a warning
         "Acquire::Languages": "none",
+        "Acquire::Retries": "3",
+        "Acquire::http::Timeout": "30",
         "Debug::NoLocking": "true",
     }
     apt = ["apt-get", "-q", *(f"-o{name}={value}" for name, value in options.items())]
-    _run([*apt, "update"])
-    _run([*apt, "-y", "--download-only", "install", *PACKAGES])
+    for command in (["update"], ["-y", "--download-only", "install", *PACKAGES]):
+        _run([*apt, *command], "cannot fetch Monado")
     excluded = [f"--exclude=./usr/share/{name}*" for name in NOT_NEEDED]
     for package in sorted((cache / "archives").glob("*.deb")):
         archive = scratch / "package.tar"
         with archive.open("wb") as file:
-            subprocess.run(["dpkg", "--fsys-tarfile", str(package)], stdout=file, check=True)
-        _run(["tar", "-xf", str(archive), "-C", str(unpacked), *excluded])
+            _run(["dpkg", "--fsys-tarfile", str(package)], "cannot unpack Monado", file)
+        _run(["tar", "-xf", str(archive), "-C", str(unpacked), *excluded], "cannot unpack Monado")
 
 
-def _mirror() -> str:
-    """The Debian mirror of the machine's own apt sources."""
-    folder = Path("/etc/apt")
+def find_mirror(folder: Path = Path("/etc/apt")) -> str:
+    """The Debian mirror of the machine's own apt sources. Raises `FetchError` without one."""
     files = [folder / "sources.list", *sorted((folder / "sources.list.d").glob("*"))]
     for file in files:
         text = file.read_text(errors="replace") if file.is_file() else ""
-        found = re.search(r"^(?:URIs:|deb(?: \[[^]]*\])?)\s+(\S+/debian/?)(?:\s|$)", text, re.M)
+        found = re.search(
+            r"^(?:URIs:|deb(?: \[[^]]*\])?)\s+(\S+/debian(?:\.list)?/?)(?:\s|$)", text, re.M
+        )
         if found:
             return found.group(1)
     raise FetchError(f"tests/xr need a Debian mirror, and {folder} names none")
 
 
-def _run(command: list[str]) -> None:
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+def _run(command: list[str], failure: str, stdout: IO[bytes] | None = None) -> None:
+    """Run a program to its end. Raises `FetchError` with `failure` and its first complaint."""
+    try:
+        result = subprocess.run(
+            command,
+            stdout=stdout or subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise FetchError(f"tests/xr {failure}: {command[0]} takes too long") from None
     if result.returncode != 0:
-        lines = (result.stderr or result.stdout).strip().splitlines() or ["no message"]
-        raise FetchError(f"tests/xr cannot fetch Monado: {command[0]}: {lines[-1]}")
+        lines = result.stderr.strip().splitlines() or ["no message"]
+        complaint = next((line for line in lines if line.startswith("E:")), lines[-1])
+        raise FetchError(f"tests/xr {failure}: {command[0]}: {complaint}")
 
 
 def _write_manifests(folder: Path) -> None:
@@ -127,3 +150,10 @@ def _write_manifests(folder: Path) -> None:
         manifest = json.loads(source.read_text())
         manifest[key]["library_path"] = str(libraries / library)
         (folder / target).write_text(json.dumps(manifest))
+
+
+if __name__ == "__main__":
+    try:
+        print(f"headset runtime: {runtime_folder()}")
+    except FetchError as error:
+        sys.exit(f"error: {error}")

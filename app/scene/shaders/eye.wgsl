@@ -5,12 +5,14 @@ struct Eye {
     rays: mat3x3f, // world direction of a pixel: rays * (ndc, 1)
     position: vec3f,
     haze_samples: f32, // along each ray; 0: no haze
+    from_tangents: vec4f, // ndc = tangents * xy + zw
 }
 
 struct Panel {
     model: mat4x4f, // unit square to world
     size: vec2f,    // metres
-    unused: vec2f,
+    highlight: f32, // 0: none; 1: held
+    unused: f32,
 }
 
 @group(0) @binding(0) var<uniform> eye: Eye;

@@ -39,7 +39,8 @@ fn grid_lines(point: vec2f, pixel: vec2f) -> f32 {
 fn floor_light(point: vec2f, panel: Panel, colour: vec3f) -> vec3f {
     let across = panel.model[0].xz;
     let to_point = point - panel.model[3].xz;
-    let along = clamp(dot(to_point, across) / dot(across, across), -0.5, 0.5);
+    let width_squared = max(dot(across, across), 1e-4); // a panel may stand on its side
+    let along = clamp(dot(to_point, across) / width_squared, -0.5, 0.5);
     let away = to_point - along * across;
     let fall = 1.0 / (1.0 + 1.1 * dot(away, away));
     return colour * fall * fall;
