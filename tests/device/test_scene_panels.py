@@ -19,7 +19,7 @@ from app.scene.hidden_area import MAX_TRIANGLES
 from app.scene.panels import Panel
 from app.scene.rigid import IDENTITY, compose, moved
 from app.scene.transforms import orientation, tangents
-from app.xr.driver import Fov, Pose, Vec3, View
+from app.xr.driver import Fov, Pose, Quat, Vec3, View
 from app.xr.hands import Hand
 from engine.gpu import Gpu
 
@@ -81,7 +81,7 @@ def test_a_picture_is_seen_where_it_was_put_and_its_caption_beneath_it(scene: Sc
 
     row, column = pixel_of(eyes()[0], layout.caption_panel(there))
     text = image[0, row - 12 : row + 12, column - 24 : column + 24]
-    assert text.max() > 120
+    assert text.min(-1).max() > 100  # the picture beside it is not white
     row, column = pixel_of(eyes()[0], layout.CAPTION_PANELS[CAMERA])
     old = np.s_[0, row - 6 : row + 6, column - 16 : column + 16]
     assert before[old].max() > 120 and image[old].max() < 90
@@ -102,7 +102,7 @@ def test_panels_put_back_are_seen_as_at_first(gpu: Gpu, scene: Scene) -> None:
     np.testing.assert_array_equal(scene.draw(), first.draw())
 
 
-@pytest.mark.parametrize(("near", "far"), permutations(range(4), 2))
+@pytest.mark.parametrize(("near", "far"), [*permutations(range(4), 2)])
 def test_the_nearer_panel_covers_the_farther_one(scene: Scene, near: int, far: int) -> None:
     colours = (CAMERA_COLOUR, PAINTED_COLOUR, COMPONENTS_COLOUR, GREEN)
     width, height = layout.MOVABLE[near].size
@@ -120,8 +120,9 @@ def test_the_nearer_panel_covers_the_farther_one(scene: Scene, near: int, far: i
 def test_a_panel_on_its_side_or_edge_on_leaves_a_lit_room(scene: Scene) -> None:
     scene.renderer.load = 4
     half = math.sqrt(0.5)
+    upright: Quat = (0.5, 0.5, 0.5, 0.5)  # its width is exactly +y
     try:
-        for turn in ((0.0, 0.0, half, half), (half, 0.0, 0.0, half), (0.0, half, 0.0, half)):
+        for turn in (upright, (half, 0.0, 0.0, half), (0.0, half, 0.0, half)):
             poses = [Pose((x, 1.6, -1.5), turn) for x in (-1.0, 0.0, 1.0)]
             scene.renderer.set_panels([*poses, DEFAULT[HUD]])
             image = scene.draw()

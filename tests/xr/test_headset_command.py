@@ -159,7 +159,30 @@ def test_mirror_beside_the_compositor(
         launch, service, tmp_path, "--mirror", "--seconds", "300", DISPLAY=xvfb.display
     )
     wait_for(lambda: any(row.submit_ns for row in frames(tmp_path)), "a rendered frame")
-    wait_for(lambda: xvfb.windows("DinoVision"), "the mirror's window")
-    xvfb.key("DinoVision", "Escape")
+    xvfb.find_window(program.process.pid)
+    xvfb.press("3")
+    wait_for(lambda: 3 in {row.of for row in chunks(tmp_path)}, "the key's chunk count")
+    shown = xvfb.screenshot()
+    assert shown.std() > 5  # looked at: the mirror's window over the compositor's
+    xvfb.press("Escape")
     assert program.finish() == 0, program.errors()
     assert summary(tmp_path)["outcome"] == "ok"
+
+
+def test_a_sweep_gives_the_same_tables(monado: Start, launch: Launch, tmp_path: Path) -> None:
+    service = monado(NULL_COMPOSITOR, SIMULATED)
+    options = ("--chunks", "1,2", "--in-flight", "1", "--seconds", "2", "--warm-up", "0.3")
+    program = launch(
+        service,
+        *("sweep", "--driver", "openxr", "--repeats", "1", "--eye-size", "96"),
+        *(*options, "--out", str(tmp_path)),
+        module="run",
+    )
+    assert program.finish() == 0, program.errors()
+    told = summary(tmp_path)
+    assert told["headset"] == "openxr" and told["outcome"] == "ok"
+    assert {arm["chunks"] for arm in told["arms"]} == {1, 2}
+    for arm in told["arms"]:
+        assert arm["frames"] > 0 and arm["missed_per_1000"] is not None
+        assert arm["frame_p99_ms"] > 0 and arm["isolated_worker_ms"] is not None
+    assert told["baselines"]["solo_render"][0]["frames"] > 10
