@@ -19,10 +19,10 @@ ANSWER_LIMIT_S = 20.0
 """For the runtime's answer; one that starts its service by itself takes seconds."""
 
 STARTS = {
-    "wivrn": "start wivrn-server (or its dashboard) and connect from the WiVRn app in the headset",
-    "monado": "start monado-service; SIMULATED_ENABLE=1 gives it a simulated headset",
-    "steam": "start SteamVR and switch the headset on",
-    "oculus": "start the Meta Link app, connect the headset and choose Link in it",
+    "wivrn": "run wivrn-server or its dashboard, then connect from the WiVRn app in the headset",
+    "monado": "run monado-service; SIMULATED_ENABLE=1 gives it a simulated headset",
+    "steam": "open SteamVR and switch the headset on",
+    "oculus": "open the Meta Link app, connect the headset and choose Link in it",
 }
 """How to start a runtime, by what occurs in its name or its manifest's."""
 
@@ -43,7 +43,7 @@ def openxr_lines() -> Iterator[Line]:
         report, fault = call_apart(ask_runtime, ANSWER_LIMIT_S)
     except ApartError as error:
         yield Line("problem", str(error), wrong=True)
-        yield Line("what to do", how_to_start(runtime))
+        yield Line("to start it", how_to_start(runtime))
         return
     yield from report_lines(report, fault)
 

@@ -14,7 +14,7 @@ from app.telemetry.frame_log import FrameDraft, FrameLog
 from app.telemetry.rows import ChunkRow, FrameRow
 from app.telemetry.stamps import Stamps
 from app.tenancy.tenant import Tenant
-from app.xr.driver import FrameTiming, XrDriver
+from app.xr.driver import FrameTiming, View, XrDriver
 from engine.gpu import Gpu
 
 IDLE_CHUNKS = 2
@@ -38,8 +38,9 @@ class FrameLoop:
     """Runs both tenants of the queue, the renderer and the network, frame by frame.
 
     `camera` gives the newest image. `before_frame` runs at each frame's start (key presses),
-    `after_submit` when the eyes are on their way (what can wait); `on_frame` and `on_chunk` get
-    each finished row. `stamps` brings GPU times. All GPU work happens on the calling thread.
+    `before_render` when one is to be drawn, `after_submit` when the eyes are on their way (what
+    can wait); `on_frame` and `on_chunk` get each finished row. `stamps` brings GPU times. All GPU
+    work happens on the calling thread.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class FrameLoop:
         *,
         viewers: Sequence[Viewer] = (),
         before_frame: Callable[[], None] = lambda: None,
+        before_render: Callable[[FrameTiming], None] = lambda timing: None,
         after_submit: Callable[[], None] = lambda: None,
         on_frame: Callable[[FrameRow], None],
         on_chunk: Callable[[ChunkRow], None],
@@ -61,11 +63,14 @@ class FrameLoop:
         self.camera, self.stamps = camera, stamps
         # Stamps are one more thing that rides along with the mirror's submission.
         self.viewers: tuple[Viewer, ...] = (*viewers, stamps)
-        self._before_frame, self._after_submit = before_frame, after_submit
+        self._before_frame, self._before_render = before_frame, before_render
+        self._after_submit = after_submit
         self._on_frame, self._on_chunk = on_frame, on_chunk
         self.log = FrameLog(self._frame_known)
         self.frames = 0
         """Frames begun."""
+        self.views: tuple[View, View] | None = None
+        """The views of the latest rendered frame."""
         self._shown: Frame | None = None
 
     def run(self, running: Callable[[], bool]) -> None:
@@ -100,6 +105,7 @@ class FrameLoop:
         self.driver = driver
 
     def _render(self, frame: FrameDraft, timing: FrameTiming) -> None:
+        self._before_render(timing)
         encoder = self.gpu.device.create_command_encoder()
         span = self.stamps.span()
         self.scene.encode(encoder, span.writes if span else None)
@@ -108,7 +114,8 @@ class FrameLoop:
             presenter.record(encoder, timing.frame_id)
         # Late latching: from here to the submission nothing but the views is written.
         frame.locate_ns = time.perf_counter_ns()
-        self.scene.set_views(self.driver.locate_views(timing.predicted_display_ns))
+        self.views = self.driver.locate_views(timing.predicted_display_ns)
+        self.scene.set_views(self.views)
         if self._shown is not None:
             frame.camera_age_ms = (frame.locate_ns - self._shown.captured_ns) / 1e6
         frame.in_flight_at_submit = self.tenant.in_flight

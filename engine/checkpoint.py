@@ -110,13 +110,22 @@ def _metadata(data: bytes) -> dict[str, str]:
     return dict(header.get("__metadata__") or {})
 
 
+def floats(dtype: str, raw: bytes | bytearray) -> np.ndarray:
+    """Little-endian F16, BF16, F32 or F64, as safetensors calls them -> f32 [n].
+
+    Raises ValueError for other dtypes and for bytes that are no whole number of elements.
+    """
+    if dtype == "BF16":  # unknown to NumPy: the upper half of an f32
+        return (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
+    if dtype in ("F16", "F32", "F64"):
+        return np.frombuffer(raw, f"<f{int(dtype[1:]) // 8}").astype(np.float32)
+    raise ValueError(f"dtype {dtype}; only floats are supported")
+
+
 def _as_f32(path: Path, name: str, entry: Mapping[str, object]) -> np.ndarray:
     dtype, raw = str(entry["dtype"]), entry["data"]
     assert isinstance(raw, bytes | bytearray) and isinstance(entry["shape"], list)
-    if dtype == "BF16":
-        value = (np.frombuffer(raw, np.uint16).astype(np.uint32) << 16).view(np.float32)
-    elif dtype in ("F32", "F16", "F64"):
-        value = np.frombuffer(raw, np.dtype(f"<f{int(dtype[1:]) // 8}")).astype(np.float32)
-    else:
-        raise CheckpointError(f"{path}: '{name}' has dtype {dtype}; only floats are supported")
-    return value.reshape(entry["shape"])
+    try:
+        return floats(dtype, raw).reshape(entry["shape"])
+    except ValueError as error:
+        raise CheckpointError(f"{path}: '{name}' has {error}") from error

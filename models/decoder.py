@@ -22,10 +22,14 @@ PATCH = 16
 
 
 def decode(tokens: Node, grid: tuple[int, int], *, trainable: bool = True) -> Node:
-    """Patch tokens [rows * columns, width] -> RGB [16 * rows, 16 * columns, 3] in 0..1."""
+    """Patch tokens [rows * columns, width] -> RGB [16 * rows, 16 * columns, 3] in 0..1.
+
+    Tokens [n, rows * columns, width] give n images [n, 16 * rows, 16 * columns, 3].
+    """
     rows, columns = grid
     s = Scope(tokens.graph, "decoder", trainable)
-    tokens = ops.reshape(tokens, (1, rows, columns, tokens.shape[-1]))
+    *batch, _, width = tokens.shape
+    tokens = ops.reshape(tokens, (-1, rows, columns, width))
     x = tokens
     for number, (channels, factor) in enumerate(STAGES):
         stage = s / f"stage.{number}"
@@ -37,8 +41,7 @@ def decode(tokens: Node, grid: tuple[int, int], *, trainable: bool = True) -> No
     detail = pixel_shuffle(conv3x3(s / "head", x, 3 * HEAD**2, gain=0.1), HEAD)
     coarse = pixel_shuffle(linear(s / "coarse", tokens, 3 * PATCH**2), PATCH)
     x = ops.add(detail, coarse)
-    _, height, width, channels = x.shape
-    return ops.sigmoid(ops.reshape(x, (height, width, channels)))
+    return ops.sigmoid(ops.reshape(x, (*batch, *x.shape[1:])))
 
 
 def _residual(s: Scope, x: Node) -> Node:

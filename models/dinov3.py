@@ -39,13 +39,14 @@ Rotation = tuple[Node, Node]
 def encode(image: Node, depth: int = DEFAULT_DEPTH, *, trainable: bool = False) -> Node:
     """RGB image [h, w, 3] in 0..1 -> tokens [5 + h/16 * w/16, 384] after block `depth`.
 
-    The result is the raw residual stream, as Hugging Face's hidden_states[depth].
+    A batch of images [n, h, w, 3] gives tokens [n, 5 + h/16 * w/16, 384]. The result is the raw
+    residual stream, as Hugging Face's hidden_states[depth].
     """
     if not 1 <= depth <= MAX_DEPTH:
         raise ValueError(f"encoder depth must be 1 to {MAX_DEPTH}, got {depth}")
-    graph, (height, width, channels) = image.graph, image.shape
-    if channels != 3:
-        raise ValueError(f"the image must be RGB [height, width, 3], got {list(image.shape)}")
+    graph, (height, width, channels) = image.graph, image.shape[-3:]
+    if channels != 3 or len(image.shape) > 4:
+        raise ValueError(f"images must be RGB [..., height, width, 3], got {list(image.shape)}")
     if height % PATCH or width % PATCH:
         raise ValueError(f"image sides must be multiples of {PATCH}, got {width}x{height}")
     scope = Scope(graph, "", trainable)
@@ -58,7 +59,8 @@ def encode(image: Node, depth: int = DEFAULT_DEPTH, *, trainable: bool = False) 
 
 def patch_tokens(tokens: Node) -> Node:
     """Drop the CLS and register tokens."""
-    return ops.take(tokens, 0, PREFIX, tokens.shape[0])
+    *batch, count, _ = tokens.shape
+    return ops.take(tokens, len(batch), PREFIX, count)
 
 
 def _embed(scope: Scope, image: Node) -> Node:
@@ -66,12 +68,17 @@ def _embed(scope: Scope, image: Node) -> Node:
     mean = graph.constant("image.mean", np.array(MEAN, np.float32))
     std = graph.constant("image.std", np.array(STD, np.float32))
     normalized = ops.div(ops.sub(image, mean), std)
-    patches = ops.unfold(ops.reshape(normalized, (1, *image.shape)), PATCH, stride=PATCH)
+    *batch, height, width, channels = image.shape
+    images = ops.reshape(normalized, (-1, height, width, channels))
+    patches = ops.unfold(images, PATCH, stride=PATCH)
     s = scope / "embeddings"
     x = linear(s / "patch_embeddings", patches, WIDTH, std=0.02)
     cls = s.parameter("cls_token", (1, WIDTH), normal(0.02))
     registers = s.parameter("register_tokens", (REGISTERS, WIDTH), normal(0.02))
-    return ops.concat(ops.concat(cls, registers, 0), x, 0)
+    prefix = ops.concat(cls, registers, 0)
+    if batch:
+        prefix = ops.expand(ops.reshape(prefix, (1, PREFIX, WIDTH)), (*batch, PREFIX, WIDTH))
+    return ops.concat(prefix, ops.reshape(x, (*batch, -1, WIDTH)), len(batch))
 
 
 def _rotation(graph: Graph, rows: int, columns: int) -> Rotation:
@@ -95,16 +102,20 @@ def _block(s: Scope, x: Node, rotation: Rotation) -> Node:
 
 
 def _attention(s: Scope, x: Node, rotation: Rotation) -> Node:
-    tokens = x.shape[0]
+    *batch, tokens, _ = x.shape
+    lead = len(batch)
+    swapped = (*range(lead), lead + 1, lead, lead + 2)
 
     def heads(name: str, *, bias: bool) -> Node:
         projected = linear(s / name, x, WIDTH, bias=bias, std=0.02)
-        return ops.permute(ops.reshape(projected, (tokens, HEADS, HEAD)), (1, 0, 2))
+        split = ops.permute(ops.reshape(projected, (*batch, tokens, HEADS, HEAD)), swapped)
+        return ops.reshape(split, (-1, tokens, HEAD))
 
     query = ops.rope(heads("q_proj", bias=True), *rotation)
     key = ops.rope(heads("k_proj", bias=False), *rotation)
-    mixed = ops.permute(ops.attention(query, key, heads("v_proj", bias=True)), (1, 0, 2))
-    return linear(s / "o_proj", ops.reshape(mixed, (tokens, WIDTH)), WIDTH, std=0.02)
+    mixed = ops.attention(query, key, heads("v_proj", bias=True))
+    mixed = ops.permute(ops.reshape(mixed, (*batch, HEADS, tokens, HEAD)), swapped)
+    return linear(s / "o_proj", ops.reshape(mixed, (*batch, tokens, WIDTH)), WIDTH, std=0.02)
 
 
 def load_encoder(path: Path, depth: int = DEFAULT_DEPTH) -> dict[str, np.ndarray]:

@@ -17,17 +17,20 @@ GRID = IMAGE // PATCH
 COMPONENTS = 3
 
 
-def training_graph(optimizer: Optimizer, *, depth: int = DEFAULT_DEPTH, size: int = IMAGE) -> Graph:
-    """One learning step on one image.
+def training_graph(
+    optimizer: Optimizer, *, depth: int = DEFAULT_DEPTH, size: int = IMAGE, batch: int = 1
+) -> Graph:
+    """One learning step on one image, or on a batch of several.
 
-    Input "image" [size, size, 3] in 0..1; output "loss" [1], the mean squared error; effect:
-    the decoder's parameters are updated. The encoder is frozen.
+    Input "image" [size, size, 3] in 0..1, with batch > 1 [batch, size, size, 3]; output "loss" [1],
+    the mean squared error over all pixels; effect: the decoder's parameters are updated. The
+    encoder is frozen.
     """
     graph = Graph()
-    image = graph.input("image", (size, size, 3))
+    image = graph.input("image", (size, size, 3) if batch == 1 else (batch, size, size, 3))
     tokens = patch_tokens(encode(image, depth))
     painted = decode(tokens, (size // PATCH, size // PATCH))
-    loss = ops.reduce_mean(ops.square(ops.sub(painted, image)), range(3))
+    loss = ops.reduce_mean(ops.square(ops.sub(painted, image)), range(len(image.shape)))
     graph.output("loss", loss)
     minimize(loss, optimizer)
     return graph

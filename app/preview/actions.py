@@ -32,6 +32,8 @@ class Kind(StrEnum):
     """Save a checkpoint."""
     HELP = "help"
     """Key help on or off."""
+    RESET_VIEW = "reset_view"
+    """Panels back to their places."""
     QUIT = "quit"
     """Leave."""
 
@@ -72,6 +74,7 @@ KEY_TABLE = (
     Row({"h": Action(Kind.HUD)}, "HUD on or off"),
     Row({"r": Action(Kind.RECORD)}, "start or stop recording"),
     Row({"s": Action(Kind.SAVE)}, "save a checkpoint"),
+    Row({"c": Action(Kind.RESET_VIEW)}, "panels back to their places"),
     Row({"f1": Action(Kind.HELP)}, "this help on or off"),
     Row({"escape": Action(Kind.QUIT)}, "quit"),
 )

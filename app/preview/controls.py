@@ -39,11 +39,12 @@ class Controls:
             Kind.RECORD: self._record,
             Kind.SAVE: self._save,
             Kind.HELP: self._help,
+            Kind.RESET_VIEW: self._reset_view,
             Kind.QUIT: self._quit,
         }[action.kind](action.value)
 
     def take(self, wish: Kind) -> bool:
-        """Whether `wish` (SAVE or RECORD) was uttered since the last call."""
+        """Whether `wish` (SAVE, RECORD, RESET_VIEW) was uttered since the last call."""
         uttered = wish in self._wishes
         self._wishes.discard(wish)
         return uttered
@@ -86,6 +87,9 @@ class Controls:
 
     def _save(self, value: int) -> None:
         self._wishes.add(Kind.SAVE)
+
+    def _reset_view(self, value: int) -> None:
+        self._wishes.add(Kind.RESET_VIEW)
 
     def _help(self, value: int) -> None:
         self.help = not self.help

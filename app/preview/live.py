@@ -16,6 +16,7 @@ from app.loop import FrameLoop, Viewer
 from app.preview.actions import Kind, help_lines
 from app.preview.controls import Controls
 from app.preview.dashboard import Dashboard
+from app.preview.handling import Handling
 from app.preview.hud_painter import HudPainter
 from app.preview.reconnect import run_with_headset
 from app.preview.records import Records
@@ -98,6 +99,7 @@ class LiveSession:
         self.driver.show(self.gpu, self.scene.eyes)
         self._clock = self.rig.clock()
         self.stamps = self.rig.stamps(self._clock)
+        self.handling = Handling(self.scene)
         self._open_viewers()
         self._open_tenant(owned)
         description = {
@@ -162,6 +164,7 @@ class LiveSession:
             self.stamps,
             viewers=self.viewers,
             before_frame=lambda: self._before_frame(loop.driver),
+            before_render=lambda timing: self.handling.update(loop.driver, timing, loop.views),
             after_submit=self._after_submit,
             on_frame=self._on_frame,
             on_chunk=self._on_chunk,
@@ -233,6 +236,8 @@ class LiveSession:
             self.controls.apply(action)
         if self.controls.take(Kind.SAVE):
             self.saver.request(self._checkpoint_path())
+        if self.controls.take(Kind.RESET_VIEW):
+            self.handling.reset()
         if self.controls.take(Kind.RECORD):
             self.dashboard.say(self.records.toggle())
         if self.train.diverged and not self._diverged_said:

@@ -112,8 +112,11 @@ class XrDriver(Protocol):
     def presenter(self) -> Presenter | None:
         """What hands the images over; None when nobody needs them."""
 
-    def visibility_masks(self) -> tuple[VisibilityMask | None, VisibilityMask | None]:
-        """What the left and right eye cannot see; None: everything is visible, or not known."""
+    def new_visibility_masks(self) -> tuple[VisibilityMask | None, VisibilityMask | None] | None:
+        """What the left and right eye cannot see (None: nothing is known to be hidden).
+
+        Given once after `open`, and again when it has changed; None meanwhile.
+        """
 
     def wait_frame(self, idle: Callable[[], None]) -> FrameTiming:
         """Block until the next frame should start; call `idle` repeatedly meanwhile."""

@@ -156,9 +156,9 @@ class SimulatedDriver:
     def show(self, gpu: Gpu, eyes: wgpu.GPUTexture) -> None:
         """Nobody looks."""
 
-    def visibility_masks(self) -> tuple[VisibilityMask | None, VisibilityMask | None]:
+    def new_visibility_masks(self) -> tuple[VisibilityMask | None, VisibilityMask | None] | None:
         """There is no lens: every pixel is visible."""
-        return None, None
+        return None
 
     def presented(self) -> list[Presented]:
         """Nothing is handed over."""

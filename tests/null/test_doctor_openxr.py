@@ -85,7 +85,7 @@ def test_library_that_cannot_be_loaded(runtime: Path) -> None:
     lines = section()
     assert str(runtime) in lines["manifest"] and "XR_RUNTIME_JSON" in lines["manifest"]
     assert "does not answer" in lines["problem"] and "\n" not in lines["problem"]
-    assert "start SteamVR" in lines["what to do"]
+    assert "open SteamVR" in lines["to start it"]
     assert "headset" not in lines
 
 
@@ -98,7 +98,7 @@ def test_runtime_that_hangs(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(doctor_openxr, "ask_runtime", hang)
     lines = section()
     assert lines["problem"] == "no answer within 0.5 s"
-    assert "start SteamVR" in lines["what to do"]
+    assert "open SteamVR" in lines["to start it"]
 
 
 def test_report() -> None:

@@ -50,7 +50,7 @@ def test_chunks_climb_and_descend_the_ladder() -> None:
 
 def test_other_buttons() -> None:
     kinds = {name: bindings.action_for_button(name, 4) for name in bindings.TITLES}
-    assert kinds["train"].kind is Kind.TRAIN  # type: ignore[union-attr]
-    assert kinds["policy"].kind is Kind.POLICY  # type: ignore[union-attr]
-    assert kinds["record"].kind is Kind.RECORD  # type: ignore[union-attr]
-    assert kinds[bindings.RESET_VIEW] is None
+    assert kinds["train"].kind is Kind.TRAIN
+    assert kinds["policy"].kind is Kind.POLICY
+    assert kinds["record"].kind is Kind.RECORD
+    assert kinds[bindings.RESET_VIEW].kind is Kind.RESET_VIEW

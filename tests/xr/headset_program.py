@@ -63,7 +63,7 @@ class Application:
 
     def run(self) -> None:
         driver = self.driver
-        masks = driver.visibility_masks()
+        masks = driver.new_visibility_masks() or (None, None)
         tell(
             "open",
             runtime=headset.instance.runtime if (headset := driver.headset) else "",

@@ -50,7 +50,7 @@ def test_service_that_is_gone(monado: Start, doctor: Doctor) -> None:
     service.kill()
     program = doctor(service)
     assert "does not answer" in program.event("problem")["value"]
-    assert "monado-service" in program.event("what to do")["value"]
+    assert "monado-service" in program.event("to start it")["value"]
     assert program.finish() == 0
 
 

@@ -60,7 +60,7 @@ class Runtime:
         life = SessionLife()
         for state in (State.IDLE, State.READY, State.FOCUSED):
             life.changed(state)
-        self.session = SimpleNamespace(life=life, poll=lambda: None, masks_changed=False)
+        self.session = SimpleNamespace(life=life, poll=lambda: None, masks_changed=True)
         self.frames = SimpleNamespace(
             waiter=Waiter(self.script, self.calls),
             begin=lambda: self.calls.append("begin"),

@@ -28,17 +28,14 @@ TITLES = {
 CHUNK_LADDER = (1, 2, 3, 4, 6, 8, 12, 16)
 
 
-def action_for_button(name: str, chunks: int) -> Action | None:
-    """What a pressed button asks the application for, which now cuts jobs into `chunks`.
-
-    None for `RESET_VIEW`, which is between the wearer and the driver.
-    """
+def action_for_button(name: str, chunks: int) -> Action:
+    """What a pressed button asks the application for, which now cuts jobs into `chunks`."""
     if name == CHUNKS_UP:
         return Action(Kind.CHUNKS, next((n for n in CHUNK_LADDER if n > chunks), CHUNK_LADDER[0]))
     if name == CHUNKS_DOWN:
         fewer = [n for n in CHUNK_LADDER if n < chunks]
         return Action(Kind.CHUNKS, fewer[-1] if fewer else CHUNK_LADDER[-1])
-    return None if name == RESET_VIEW else Action(Kind(name))
+    return Action(Kind(name))
 
 
 GRAB, GRIP, AIM, TICK = "grab", "grip", "aim", "tick"

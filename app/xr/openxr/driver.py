@@ -154,17 +154,14 @@ class OpenXrDriver:
         """Names of the session's states so far, in order; still readable after `close`."""
         return list(self._states)
 
-    def visibility_masks(self) -> tuple[VisibilityMask | None, VisibilityMask | None]:
-        """What the left and right eye cannot see; fetch again when `masks_changed`."""
+    def new_visibility_masks(self) -> tuple[VisibilityMask | None, VisibilityMask | None] | None:
+        """What the eyes cannot see, after `open` and whenever the runtime says that it changed."""
         headset = self.headset
+        if not headset.session.masks_changed:
+            return None
         headset.session.masks_changed = False
         left, right = (visibility_mask(headset.instance, headset.session, eye) for eye in (0, 1))
         return left, right
-
-    @property
-    def masks_changed(self) -> bool:
-        """Whether `visibility_masks` would give new ones."""
-        return self.headset.session.masks_changed
 
     # -- frames --
 

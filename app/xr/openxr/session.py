@@ -25,7 +25,8 @@ class XrSession:
     def __init__(self, instance: XrInstance, binding: Any | None) -> None:
         self._instance = instance
         self.life = SessionLife()
-        self.masks_changed = False
+        self.masks_changed = True
+        """Whether visibility masks should be fetched (anew)."""
         """Whether the runtime announced new visibility masks; reset by whoever fetches them."""
         self._created = time.monotonic()
         self._begun_once = False

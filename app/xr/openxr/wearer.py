@@ -55,13 +55,12 @@ class Wearer:
     def actions(self, chunks: int) -> list[Action]:
         """What was asked for since the last call; jobs are cut into `chunks` now.
 
-        A wish to reset the view is fulfilled here.
+        The world is recentred here already when the view is to be reset.
         """
         pressed = self._input.sync()
         if RESET_VIEW in pressed:
             self.recentre()
-        actions = (action_for_button(name, chunks) for name in pressed)
-        return [action for action in actions if action is not None]
+        return [action_for_button(name, chunks) for name in pressed]
 
     def recentre(self) -> bool:
         """Put the world's origin beneath the head, ahead where it looks; False: not tracked."""
