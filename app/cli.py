@@ -147,6 +147,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return FAILED
+    except ModuleNotFoundError as error:
+        return _tell(_missing(error), parsed, FAILED)
     except _expected_errors() as error:
         return _tell(error, parsed, FAILED)
 
@@ -187,6 +189,14 @@ def _expected_errors() -> tuple[type[Exception], ...]:
     from engine.errors import EngineError
 
     return (CameraError, PreviewError, TelemetryError, XrError, EngineError)
+
+
+def _missing(error: ModuleNotFoundError) -> Exception:
+    """One line for a package that is not installed; raises the error again when it is ours."""
+    package = (error.name or "").split(".")[0]
+    if package in ("", "app", "engine", "models"):
+        raise error
+    return UsageError(f"the package '{package}' is missing: pip install -e . installs all")
 
 
 def _tell(error: Exception, config: object, status: int) -> int:

@@ -11,6 +11,11 @@ from typing import Annotated, Literal
 import tyro
 
 from app.scene.load import MAX_LOAD
+from models.dinov3 import DEFAULT_DEPTH, MAX_DEPTH, PATCH
+from models.vision import IMAGE
+
+MAX_INPUT_SIZE = 1024
+"""Pixels; attention's work grows with the fourth power of the side."""
 
 
 class UsageError(Exception):
@@ -33,7 +38,12 @@ class SessionConfig:
     """Longest single kernel, ms; longer ones are split, or refused. A chunk boundary cannot fall
     inside a kernel. [default: a quarter of a refresh; none on CPU devices]"""
     encoder: Path | None = None
-    """DINOv3 ViT-S/16 checkpoint, safetensors in the Hugging Face layout. [default: random]"""
+    """DINOv3 ViT-S/16 checkpoint: safetensors or .pth, as Hugging Face or Meta publish it.
+    [default: random]"""
+    depth: int = DEFAULT_DEPTH
+    """Layers of the encoder in use (1 to 12)."""
+    input_size: int = IMAGE
+    """Side of the encoder's image, pixels (16 to 1024, a multiple of 16)."""
     checkpoint: Path | None = None
     """Resume the decoder from a checkpoint."""
     seed: int = 0
@@ -53,6 +63,7 @@ class SessionConfig:
             raise UsageError(f"--scene-load must be 0 to {MAX_LOAD}, not {self.scene_load}")
         if self.max_kernel_ms is not None and not 0 < self.max_kernel_ms < math.inf:
             raise UsageError(f"--max-kernel-ms must be above 0, not {self.max_kernel_ms:g}")
+        check_encoder_shape(self.depth, self.input_size)
         if self.seed < 0:
             raise UsageError(f"--seed must be at least 0, not {self.seed}")
         if self.gpu == "dawn":
@@ -246,6 +257,17 @@ class ReportConfig:
         """Raise UsageError for the first impossible value."""
         if self.out is not None:
             _check_file("--out", self.out)
+
+
+def check_encoder_shape(depth: int, input_size: int) -> None:
+    """Raise UsageError unless an encoder can have so many layers and such an image."""
+    if not 1 <= depth <= MAX_DEPTH:
+        raise UsageError(f"--depth must be 1 to {MAX_DEPTH}, not {depth}")
+    if not PATCH <= input_size <= MAX_INPUT_SIZE or input_size % PATCH:
+        raise UsageError(
+            f"--input-size must be a multiple of {PATCH} from {PATCH} to {MAX_INPUT_SIZE}, "
+            f"not {input_size}"
+        )
 
 
 def check_hz(hz: float) -> None:

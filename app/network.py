@@ -28,9 +28,10 @@ from engine.profile import measured_costs
 from engine.schedules import Warmup
 from engine.session import Session
 from engine.split import split_plan
-from models.dinov3 import DEFAULT_DEPTH, WIDTH, load_encoder
+from models.dinov3 import DEFAULT_DEPTH, WIDTH
+from models.dinov3_files import load_encoder
 from models.nn import initial_parameters
-from models.vision import COMPONENTS, inference_graph, training_graph
+from models.vision import COMPONENTS, IMAGE, inference_graph, training_graph
 
 log = logging.getLogger(__name__)
 
@@ -51,11 +52,16 @@ RANDOM_ENCODER = "random encoder, not DINOv3"
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """What to build. `encoder`: a DINOv3 file; `checkpoint`: a decoder to resume from."""
+    """What to build.
+
+    `encoder`: a DINOv3 file; `checkpoint`: a decoder to resume from; `depth`: layers of the
+    encoder; `size`: side of the image, pixels, a multiple of 16.
+    """
 
     encoder: Path | None = None
     checkpoint: Path | None = None
     depth: int = DEFAULT_DEPTH
+    size: int = IMAGE
     seed: int = 0
     optimizer: Optimizer = LEARNING
 
@@ -68,7 +74,8 @@ class Network:
         self.optimizer = config.optimizer
         self.step = self._first_step = 0
         """Finished training steps, those before a resumed checkpoint included."""
-        training = training_graph(config.optimizer, depth=config.depth)
+        shape = {"depth": config.depth, "size": config.size}
+        training = training_graph(config.optimizer, **shape)
         frozen = (
             load_encoder(config.encoder, config.depth)
             if config.encoder
@@ -78,7 +85,7 @@ class Network:
         # What `run.py tune` has measured, if it has.
         facts = replace(gpu.facts, table=load_table(gpu))
         self.train = Session(gpu, compile_graph(training, facts))
-        self.infer = Session(gpu, compile_graph(inference_graph(depth=config.depth), facts))
+        self.infer = Session(gpu, compile_graph(inference_graph(**shape), facts))
         self.train_costs = estimated_costs(self.train.plan, is_cpu=facts.is_cpu)
         """Nanoseconds of each launch: estimated, measured by `warm_up`."""
         self.infer_costs = estimated_costs(self.infer.plan, is_cpu=facts.is_cpu)
@@ -143,7 +150,7 @@ class Network:
     # In the frame loop
 
     def write_step(self, image: np.ndarray) -> None:
-        """Feed the next training step: image f32 [224, 224, 3] in 0..1, and the scalars."""
+        """Feed the next training step: image f32 [size, size, 3] in 0..1, and the scalars."""
         self.train.write("image", image)
         self.train.write(HYPER, self.optimizer.hyper(self.step + 1))
 
@@ -160,9 +167,9 @@ class Network:
     # Outside of it
 
     def psnr(self, images: np.ndarray) -> float:
-        """PSNR in dB over all pixels of images uint8 [n, 224, 224, 3], with the published weights.
+        """PSNR in dB over all pixels of images uint8 [n, size, size, 3].
 
-        Waits for the device.
+        Painted with the published weights. Waits for the device.
         """
         total = 0.0
         for image in images:
@@ -208,13 +215,14 @@ class Network:
         if all(name in file.tensors for name in plan.names("state")):
             shapes |= {name: self.train.type(name).shape for name in plan.names("state")}
             self._first_step = _step(file)
-        trained_on = file.metadata.get("encoder", self.encoder_note)
-        if trained_on != self.encoder_note:
+        ours = {"encoder": self.encoder_note, "depth": str(self.config.depth)}
+        theirs = {key: file.metadata.get(key, value) for key, value in ours.items()}
+        if theirs != ours:
             log.warning(
                 "%s was trained on '%s', not on '%s': expect poor pictures at first",
                 file.path,
-                trained_on,
-                self.encoder_note,
+                ", depth ".join(theirs.values()),
+                ", depth ".join(ours.values()),
             )
         self._initial |= file.pick(shapes)
 

@@ -21,7 +21,7 @@ from app.xr.driver import XrDriver
 from engine.clock import Calibration, Clock, ClockCalibrator
 from engine.gpu import Gpu
 from engine.timestamps import GpuTimer
-from models.vision import GRID, IMAGE
+from models.dinov3 import PATCH
 
 CAMERA_TIMEOUT_S = 10.0
 
@@ -43,8 +43,8 @@ class Rig:
 
     def __init__(self, config: SessionConfig, progress: Progress, owned: ExitStack) -> None:
         self.config, self.progress, self._owned = config, progress, owned
-        source = open_camera(config.camera, IMAGE, config.seed)
-        self.camera = owned.enter_context(CaptureThread(source, IMAGE))
+        source = open_camera(config.camera, config.input_size, config.seed)
+        self.camera = owned.enter_context(CaptureThread(source, config.input_size))
         self.camera.wait_first(CAMERA_TIMEOUT_S)
         self.gpu = Gpu.open()
         progress.say(f"adapter: {self.gpu.name}")
@@ -56,14 +56,16 @@ class Rig:
         """
         config, gpu = self.config, self.gpu
         self.progress.say("compiling encoder, decoder and training step")
+        size = config.input_size
         self.network = Network(
-            gpu, NetworkConfig(config.encoder, config.checkpoint, seed=config.seed)
+            gpu,
+            NetworkConfig(config.encoder, config.checkpoint, config.depth, size, config.seed),
         )
         self.progress.say(self.network.encoder_note)
         self.progress.say("measuring kernels")
         self.network.warm_up(self._max_kernel_ms(period_ms))
         infer = self.network.infer
-        panels = PanelSources(infer.range("painted"), infer.range("components"), IMAGE, GRID)
+        panels = PanelSources(infer.range("painted"), infer.range("components"), size, size // PATCH)
         samples = 1 if gpu.facts.is_cpu else 4
         self.scene = SceneRenderer(gpu.device, view_size, panels, samples=samples)
         self.scene.load = config.scene_load

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import struct
 import zipfile
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -31,6 +32,9 @@ STORAGES = {
     "BFloat16Storage": "BF16",
 }
 
+DAMAGE = (zipfile.BadZipFile, EOFError, RuntimeError, ValueError, struct.error)
+"""What reading a damaged archive raises; RuntimeError: it seems to be encrypted."""
+
 
 def is_torch_file(path: Path) -> bool:
     """Whether the file begins like one of PyTorch's. Raises OSError."""
@@ -46,10 +50,11 @@ def load_torch_file(path: Path) -> Checkpoint:
     try:
         with zipfile.ZipFile(path) as archive:
             return Checkpoint(path, _Archive(path, archive).tensors(), {})
-    except zipfile.BadZipFile as error:
+    except DAMAGE as error:
+        reason = str(error).splitlines()[0] if str(error) else "it ends early"
         raise CheckpointError(
-            f"{path} is not a whole PyTorch 1.6 file ({error}): download it again, or "
-            "save it anew as safetensors"
+            f"{path} is not a whole file of PyTorch 1.6 or later ({reason}): fetch it again, or "
+            "save it anew"
         ) from error
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
@@ -86,22 +91,22 @@ class _Archive:
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
         self.path, self._zip = path, archive
         self._storages: dict[_Storage, np.ndarray] = {}
-        names = [name for name in archive.namelist() if name.endswith("data.pkl")]
+        names = [name for name in archive.namelist() if Path(name).name == "data.pkl"]
         if len(names) != 1:
             raise CheckpointError(f"{path} is a zip archive, but not one that PyTorch wrote")
         self._root = names[0].removesuffix("data.pkl")
 
     def tensors(self) -> dict[str, np.ndarray]:
-        if f"{self._root}byteorder" in self._zip.namelist():
-            if self._read("byteorder") != b"little":
-                raise CheckpointError(f"{self.path} was written on a big-endian machine: convert it")
+        orders = [n for n in self._zip.namelist() if n == f"{self._root}byteorder"]
+        if orders and self._read("byteorder") != b"little":
+            raise CheckpointError(f"{self.path} was written on a big-endian machine: convert it")
         views = _unpickle(self.path, self._read("data.pkl"))
         return {name: self._tensor(name, view) for name, view in views.items()}
 
     def _read(self, name: str) -> bytes:
         entry = self._zip.getinfo(self._root + name)
         if entry.compress_type != zipfile.ZIP_STORED:
-            raise CheckpointError(f"{self.path}: '{entry.filename}' is packed: unpack and repack it")
+            raise CheckpointError(f"{self.path} is compressed: zip it without compression")
         return self._zip.read(entry)
 
     def _tensor(self, name: str, view: _View) -> np.ndarray:

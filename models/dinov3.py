@@ -8,13 +8,10 @@ Hugging Face checkpoint.
 from __future__ import annotations
 
 from math import pi
-from pathlib import Path
 
 import numpy as np
 
 from engine import ops
-from engine.checkpoint import Checkpoint, load_checkpoint
-from engine.errors import CheckpointError
 from engine.graph import Graph, Node
 from models.nn import Scope, constant, layer_norm, linear, normal
 
@@ -25,7 +22,8 @@ HIDDEN = 1536
 PATCH = 16
 REGISTERS = 4
 PREFIX = 1 + REGISTERS
-THETA = 100.0
+PERIODS = 100.0 ** (np.arange(HEAD // 4) / (HEAD // 4))
+"""Of the rotation, in units of half the image."""
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 DEFAULT_DEPTH = 3
@@ -83,11 +81,10 @@ def _embed(scope: Scope, image: Node) -> Node:
 
 def _rotation(graph: Graph, rows: int, columns: int) -> Rotation:
     """Angles 2 pi * coordinate / period at patch centres, y then x; zero for prefix tokens."""
-    periods = THETA ** (np.arange(HEAD // 4) / (HEAD // 4))
     y = 2 * (np.arange(rows) + 0.5) / rows - 1
     x = 2 * (np.arange(columns) + 0.5) / columns - 1
     grid = np.stack(np.meshgrid(y, x, indexing="ij"), axis=-1).reshape(-1, 2, 1)
-    angles = (2 * pi * grid / periods).reshape(rows * columns, HEAD // 2)
+    angles = (2 * pi * grid / PERIODS).reshape(rows * columns, HEAD // 2)
     angles = np.concatenate([np.zeros((PREFIX, HEAD // 2)), angles])
     return graph.constant("rope.cos", np.cos(angles)), graph.constant("rope.sin", np.sin(angles))
 
@@ -116,37 +113,3 @@ def _attention(s: Scope, x: Node, rotation: Rotation) -> Node:
     mixed = ops.attention(query, key, heads("v_proj", bias=True))
     mixed = ops.permute(ops.reshape(mixed, (*batch, HEADS, tokens, HEAD)), swapped)
     return linear(s / "o_proj", ops.reshape(mixed, (*batch, tokens, WIDTH)), WIDTH, std=0.02)
-
-
-def load_encoder(path: Path, depth: int = DEFAULT_DEPTH) -> dict[str, np.ndarray]:
-    """Read the encoder's parameters from a DINOv3 ViT-S/16 file in the Hugging Face layout.
-
-    Raises CheckpointError for any other file, naming what is missing or has another shape.
-    """
-    graph = Graph()
-    encode(graph.input("image", (PATCH, PATCH, 3)), depth)
-    wanted = {node.name: node.shape for node in graph.parameters()}
-    file = load_checkpoint(path)
-    tensors = {_file_name(name): value for name, value in file.tensors.items()}
-    patch = "embeddings.patch_embeddings.weight"
-    if patch not in tensors or tensors[patch].shape != (WIDTH, 3, PATCH, PATCH):
-        raise CheckpointError(
-            f"{path} is not a DINOv3 ViT-S/16 checkpoint in the Hugging Face layout: "
-            f"it has no '{patch}' of shape {[WIDTH, 3, PATCH, PATCH]}"
-        )
-    # The engine's windows are (y, x, channel).
-    tensors[patch] = tensors[patch].transpose(0, 2, 3, 1).reshape(WIDTH, -1)
-    for name in ("cls_token", "register_tokens"):
-        key = f"embeddings.{name}"
-        if key in tensors and tensors[key].ndim == 3:
-            tensors[key] = tensors[key][0]
-    picked = Checkpoint(path, tensors, file.metadata).pick(wanted)
-    for name, value in picked.items():
-        if not np.isfinite(value).all():
-            raise CheckpointError(f"{path}: '{name}' holds values that are not finite")
-    return picked
-
-
-def _file_name(name: str) -> str:
-    """Names as saved; in memory, transformers 5 puts "model." before the layers."""
-    return name.removeprefix("model.")

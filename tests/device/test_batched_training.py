@@ -1,7 +1,5 @@
 """A training step on a batch: the mean of what its images teach one by one."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from cases import Feeds, relative_l2
@@ -30,8 +28,8 @@ def images() -> np.ndarray:
     return np.stack([0.5 + 0.12 * (k + 1) * wave for k, wave in enumerate(waves)], dtype=np.float32)
 
 
-def run(gpu: Gpu, graph: Graph, values: Feeds, facts: DeviceFacts) -> Session:
-    session = Session(gpu, compile_graph(graph, facts))
+def run(gpu: Gpu, graph: Graph, values: Feeds) -> Session:
+    session = Session(gpu, compile_graph(graph, gpu.facts))
     session.load(values)
     session.write(HYPER, OPTIMIZER.hyper(1))
     session.poison()
@@ -39,17 +37,12 @@ def run(gpu: Gpu, graph: Graph, values: Feeds, facts: DeviceFacts) -> Session:
     return session
 
 
-@pytest.mark.parametrize("portable", [False, True])
-def test_gradients_are_the_mean_of_single_images(
-    gpu: Gpu, images: np.ndarray, portable: bool
-) -> None:
-    """With the kernels of this device, and with those for GPUs."""
-    facts = replace(gpu.facts, is_cpu=gpu.facts.is_cpu and not portable)
+def test_gradients_are_the_mean_of_single_images(gpu: Gpu, images: np.ndarray) -> None:
     single = training_graph(OPTIMIZER, depth=1, size=SIZE)
     values = initial_parameters(single, seed=5)
-    runs = [run(gpu, single, {**values, "image": image}, facts) for image in images]
+    runs = [run(gpu, single, {**values, "image": image}) for image in images]
     batched = training_graph(OPTIMIZER, depth=1, size=SIZE, batch=BATCH)
-    together = run(gpu, batched, {**values, "image": images}, facts)
+    together = run(gpu, batched, {**values, "image": images})
     losses = [float(session.read("loss")[0]) for session in runs]
     assert max(losses) > 1.5 * min(losses)
     assert together.read("loss")[0] == pytest.approx(np.mean(losses), rel=1e-5)

@@ -185,3 +185,14 @@ def test_log_level_from_the_environment(capsys: Capture, monkeypatch: pytest.Mon
     assert main(["preview"]) == 0
     stdout, stderr = capsys.readouterr()
     assert stdout == "" and "heard" in stderr and "not heard" not in stderr
+
+
+def test_a_missing_package_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture, out: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    monkeypatch.delitem(sys.modules, "app.sweep.figures", raising=False)
+    monkeypatch.delitem(sys.modules, "app.sweep.sweep", raising=False)
+    monkeypatch.delitem(sys.modules, "app.sweep.summary", raising=False)
+    line = fails(capsys, 1, "sweep", "--out", str(out))
+    assert "the package 'scipy' is missing: pip install" in line

@@ -67,8 +67,13 @@ class Outcomes:
         if self._candidate is not None and self._candidate.frame.id == image_id:
             return  # an old image, repeated
         late = max(0, -(-(ended_ns - carrier.latch_ns) // carrier.period_ns))
-        refresh, display_ns = carrier.refresh + late, carrier.display_ns + late * carrier.period_ns
         previous, self._candidate = self._candidate, None
+        # What is handed over later is not shown earlier, whatever a jittering clock says.
+        if previous is not None:
+            late = max(late, previous.refresh - carrier.refresh)
+        elif self._shown_refresh is not None:
+            late = max(late, self._shown_refresh + 1 - carrier.refresh)
+        refresh, display_ns = carrier.refresh + late, carrier.display_ns + late * carrier.period_ns
         if previous is not None and previous.refresh < refresh:
             self._show(previous)
         # What is older and still open was overtaken.
