@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import wgpu
 
+from app.encoder import open_encoder
 from engine.checkpoint import Checkpoint, load_checkpoint
 from engine.chunks import estimated_costs
 from engine.compile import compile_graph
@@ -29,14 +30,10 @@ from engine.schedules import Warmup
 from engine.session import Session
 from engine.split import split_plan
 from models.dinov3 import DEFAULT_DEPTH, WIDTH
-from models.dinov3_files import load_encoder
 from models.nn import initial_parameters
 from models.vision import COMPONENTS, IMAGE, inference_graph, training_graph
 
 log = logging.getLogger(__name__)
-
-ENCODER_SEED = 20260801
-"""Seed of the random encoder: always the same features, so that decoders can be resumed."""
 
 LEARNING = Adam(rate=1.5e-3, schedule=Warmup(10))
 """Found on the photo walk from a fresh decoder: see docs/measurements.md."""
@@ -46,8 +43,6 @@ MEASURE_REPEATS = 7
 
 SPLIT_ROUNDS = 3
 """Parts may take longer than their share: they are measured, and split again so often at most."""
-
-RANDOM_ENCODER = "random encoder, not DINOv3"
 
 
 @dataclass(frozen=True)
@@ -76,11 +71,7 @@ class Network:
         """Finished training steps, those before a resumed checkpoint included."""
         shape = {"depth": config.depth, "size": config.size}
         training = training_graph(config.optimizer, **shape)
-        frozen = (
-            load_encoder(config.encoder, config.depth)
-            if config.encoder
-            else initial_parameters(training, ENCODER_SEED, trainable=False)
-        )
+        encoder = open_encoder(config.encoder, config.depth)
         resumed = load_checkpoint(config.checkpoint) if config.checkpoint else None
         # What `run.py tune` has measured, if it has.
         facts = replace(gpu.facts, table=load_table(gpu))
@@ -89,8 +80,9 @@ class Network:
         self.train_costs = estimated_costs(self.train.plan, is_cpu=facts.is_cpu)
         """Nanoseconds of each launch: estimated, measured by `warm_up`."""
         self.infer_costs = estimated_costs(self.infer.plan, is_cpu=facts.is_cpu)
-        self.encoder_note = f"encoder: {config.encoder.name}" if config.encoder else RANDOM_ENCODER
-        self._initial = initial_parameters(training, config.seed, trainable=True) | frozen
+        self.encoder_note = encoder.note
+        decoder = initial_parameters(training, config.seed, trainable=True)
+        self._initial = decoder | encoder.tensors
         if resumed:
             self._resume(resumed)
         self._connect()

@@ -65,7 +65,9 @@ class Rig:
         self.progress.say("measuring kernels")
         self.network.warm_up(self._max_kernel_ms(period_ms))
         infer = self.network.infer
-        panels = PanelSources(infer.range("painted"), infer.range("components"), size, size // PATCH)
+        panels = PanelSources(
+            infer.range("painted"), infer.range("components"), size, size // PATCH
+        )
         samples = 1 if gpu.facts.is_cpu else 4
         self.scene = SceneRenderer(gpu.device, view_size, panels, samples=samples)
         self.scene.load = config.scene_load

@@ -13,11 +13,15 @@ a GPU: the caller tells when frames complete.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from app.xr.compositor import (
+    COMPOSITOR_LEAD_NS,
+    Compositor,
+    CompositorStats,
+    DisplayedFrame,
+)
 from app.xr.driver import FrameResult, FrameTiming, View
 from app.xr.hands import Hand
 from app.xr.head_motion import scripted_views
@@ -29,9 +33,6 @@ if TYPE_CHECKING:
     from app.xr.presenter import Presented, Presenter
     from app.xr.visibility import VisibilityMask
     from engine.gpu import Gpu
-
-COMPOSITOR_LEAD_NS = 1_500_000
-"""What the compositor needs between taking the eye images and the vsync (distortion, scan-out)."""
 
 LATEST_START = 0.75
 """A frame may start this share of a period after its wake-up; later, the next vsync is taken."""
@@ -68,43 +69,6 @@ class SystemClock:
         time.sleep(duration_ns * 1e-9)
 
 
-@dataclass(frozen=True)
-class CompositorStats:
-    """What the display showed, from the first shown frame up to the latest shown one.
-
-    `vsyncs` refreshes, each either `fresh` (a new frame) or `stale` (an old one repeated);
-    `dropped` frames were overtaken before being shown (see `FrameResult`). Refreshes after the
-    latest shown frame are counted once a further frame is shown.
-    """
-
-    vsyncs: int
-    fresh: int
-    stale: int
-    longest_stale_run: int
-    dropped: int
-
-    @property
-    def stale_per_1000(self) -> float:
-        """Stale refreshes per thousand; 0 before anything was shown."""
-        return 1000.0 * self.stale / self.vsyncs if self.vsyncs else 0.0
-
-
-@dataclass(slots=True)
-class _Frame:
-    id: int
-    vsync: int  # predicted
-    rendered: bool = True
-    resumes: bool = False  # the first one after frames that were not rendered
-    ended_ns: int | None = None
-    completed_ns: int | None = None
-    seen: bool = False  # complete, but when is not told yet
-    lost: bool = False  # never handed over, or given up: it will not be shown
-
-    @property
-    def uncompleted(self) -> bool:
-        return not self.seen and not self.lost
-
-
 class SimulatedDriver:
     """An `XrDriver` without a headset. Use from one thread.
 
@@ -132,20 +96,17 @@ class SimulatedDriver:
         self.throttle_timeouts = 0
         """How often uncompleted frames were given up after `THROTTLE_LIMIT_NS`."""
         self._clock: Clock = clock or SystemClock()
-        self._epoch_ns = 0
+        self._compositor = Compositor(0, self.period_ns)
         self._is_open = False
         self._last_id = 0
         self._last_vsync = -1
-        self._current: _Frame | None = None  # waited for, not yet handed over
+        self._current: DisplayedFrame | None = None  # waited for, not yet handed over
         self._begun = self._hidden = False
-        self._pending: deque[_Frame] = deque()  # handed over, fate unknown; in frame order
-        self._results: list[FrameResult] = []
-        self._shown_vsync: int | None = None
-        self._fresh = self._stale = self._longest_stale_run = self._dropped = 0
 
     def open(self) -> None:
         """Start the session: vsync 0 is now."""
-        self._epoch_ns = self._clock.now_ns()
+        self._compositor = Compositor(self._clock.now_ns(), self.period_ns)
+        self._last_vsync = -1
         self._is_open = True
 
     @property
@@ -192,8 +153,8 @@ class SimulatedDriver:
             self._sleep_until(self._wake_ns(vsync))
         self._last_vsync = vsync
         self._last_id += 1
-        self._current = _Frame(self._last_id, vsync, self.visible, resumes=self._hidden)
-        display_ns = self._vsync_ns(vsync)
+        self._current = DisplayedFrame(self._last_id, vsync, self.visible, resumes=self._hidden)
+        display_ns = self._compositor.vsync_ns(vsync)
         return FrameTiming(
             frame_id=self._last_id,
             predicted_display_ns=display_ns,
@@ -210,7 +171,7 @@ class SimulatedDriver:
 
     def locate_views(self, display_ns: int) -> tuple[View, View]:
         """Left and right eye at `display_ns`: a smooth function of the time since `open`."""
-        return scripted_views((display_ns - self._epoch_ns) * 1e-9)
+        return scripted_views((display_ns - self._compositor.epoch_ns) * 1e-9)
 
     def end_frame(self, frame_id: int) -> None:
         """Hand the begun frame over. Raises `RuntimeError` for any other frame.
@@ -224,7 +185,7 @@ class SimulatedDriver:
         if self._hidden:
             return
         frame.ended_ns = self._clock.now_ns()
-        self._pending.append(frame)
+        self._compositor.pending.append(frame)
 
     def frame_completed(self, frame_id: int, completed_ns: int, *, exact: bool = True) -> None:
         """Tell when the eye images were ready; may come before `end_frame`, or after the vsync.
@@ -238,22 +199,18 @@ class SimulatedDriver:
         """
         if not 1 <= frame_id <= self._last_id:
             raise ValueError(f"frame {frame_id} was never waited for")
-        for frame in (*self._pending, *([self._current] if self._current else ())):
+        for frame in (*self._compositor.pending, *([self._current] if self._current else ())):
             if frame.id == frame_id and frame.completed_ns is None:
                 frame.seen = True
                 frame.completed_ns = completed_ns if exact else None
 
     def results(self) -> list[FrameResult]:
         """Take the outcomes that have become known since the last call, in frame order."""
-        self._settle()
-        taken, self._results = self._results, []
-        return taken
+        return self._compositor.results(self._clock.now_ns())
 
     def stats(self) -> CompositorStats:
         """The account so far."""
-        self._settle()
-        fresh, stale = self._fresh, self._stale
-        return CompositorStats(fresh + stale, fresh, stale, self._longest_stale_run, self._dropped)
+        return self._compositor.stats(self._clock.now_ns())
 
     def close(self) -> None:
         """End the session; safe to call twice. Results and statistics stay readable."""
@@ -261,19 +218,14 @@ class SimulatedDriver:
 
     # -- pacing --
 
-    def _vsync_ns(self, vsync: int) -> int:
-        return self._epoch_ns + vsync * self.period_ns
-
     def _wake_ns(self, vsync: int) -> int:
-        return self._vsync_ns(vsync - 1) - COMPOSITOR_LEAD_NS
-
-    def _first_vsync_from(self, ns: int) -> int:
-        return -((self._epoch_ns - ns) // self.period_ns)
+        return self._compositor.vsync_ns(vsync - 1) - COMPOSITOR_LEAD_NS
 
     def _next_vsync(self) -> int:
         """The next vsync not promised yet that a frame starting now can meet."""
         needed_ns = COMPOSITOR_LEAD_NS + round((1.0 - LATEST_START) * self.period_ns)
-        return max(self._last_vsync + 1, self._first_vsync_from(self._clock.now_ns() + needed_ns))
+        earliest = self._compositor.first_vsync_from(self._clock.now_ns() + needed_ns)
+        return max(self._last_vsync + 1, earliest)
 
     def _idle_until(self, until_ns: int, idle: Callable[[], None]) -> None:
         while until_ns - self._clock.now_ns() > PRECISE_NS:
@@ -291,10 +243,10 @@ class SimulatedDriver:
 
     def _throttle(self, idle: Callable[[], None]) -> None:
         give_up_ns = self._clock.now_ns() + THROTTLE_LIMIT_NS
-        while sum(frame.uncompleted for frame in self._pending) >= MAX_UNCOMPLETED:
+        while sum(frame.uncompleted for frame in self._compositor.pending) >= MAX_UNCOMPLETED:
             if self._clock.now_ns() >= give_up_ns:
                 self.throttle_timeouts += 1
-                for frame in self._pending:
+                for frame in self._compositor.pending:
                     frame.lost = frame.uncompleted
                 return
             self._clock.sleep_ns(IDLE_EVERY_NS)
@@ -304,49 +256,5 @@ class SimulatedDriver:
         """A frame that was waited for but not ended is discarded, as OpenXR does."""
         if self._current is not None:
             self._current.lost = True
-            self._pending.append(self._current)
+            self._compositor.pending.append(self._current)
             self._current, self._begun = None, False
-
-    # -- what the display showed --
-
-    def _settle(self) -> None:
-        """Decide every refresh that can be decided; the outcome does not depend on when."""
-        while (shown := self._next_shown()) is not None:
-            self._show(*shown)
-
-    def _next_shown(self) -> tuple[int, _Frame] | None:
-        """The next refresh that shows a new frame, with that frame; None while not yet known."""
-        ready = [(self._ready_vsync(frame), frame) for frame in self._pending if not frame.lost]
-        known = [(vsync, frame) for vsync, frame in ready if vsync is not None]
-        if not known:
-            return None
-        vsync, frame = min(known, key=lambda entry: (entry[0], -entry[1].id))
-        # Completions are told late: one not told yet may have been in time for this refresh.
-        untold = any(
-            other.completed_ns is None and not other.lost and other.vsync <= vsync
-            for other in self._pending
-        )
-        if untold or self._clock.now_ns() < self._vsync_ns(vsync):
-            return None
-        return vsync, frame
-
-    def _ready_vsync(self, frame: _Frame) -> int | None:
-        if frame.completed_ns is None or frame.ended_ns is None:
-            return None
-        ready_ns = max(frame.completed_ns, frame.ended_ns)
-        return max(frame.vsync, self._first_vsync_from(ready_ns + COMPOSITOR_LEAD_NS))
-
-    def _show(self, vsync: int, frame: _Frame) -> None:
-        passed = [self._pending.popleft() for _ in range(self._pending.index(frame) + 1)]
-        if any(old.resumes for old in passed):
-            self._shown_vsync = None  # refreshes of the hidden time are nobody's fault
-        run = 0 if self._shown_vsync is None else vsync - self._shown_vsync - 1
-        for old in passed[:-1]:
-            self._results.append(FrameResult(old.id, 0, vsync - old.vsync, run))
-            self._dropped += 1
-        shown_ns = self._vsync_ns(vsync)
-        self._results.append(FrameResult(frame.id, shown_ns, vsync - frame.vsync, run))
-        self._shown_vsync = vsync
-        self._fresh += 1
-        self._stale += run
-        self._longest_stale_run = max(self._longest_stale_run, run)

@@ -1,4 +1,4 @@
-"""Checkpoint files: round trips, damage of every kind, other files, and the encoder's layouts."""
+"""Checkpoint files: round trips, damage of every kind, other files."""
 
 from __future__ import annotations
 
@@ -11,16 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import safetensors.numpy
 from hypothesis import given
 from hypothesis.extra import numpy as hnp
-from vit import PATCH_WEIGHT, Weights, forward, random_weights
 
 from engine.checkpoint import FORMAT, load_checkpoint, save_checkpoint
 from engine.errors import CheckpointError
-from engine.graph import Graph
-from engine.interpret import interpret
-from models.dinov3 import encode, load_encoder
 
 TENSORS = {
     "decoder.weight": np.arange(12, dtype=np.float32).reshape(3, 4) - 5.5,
@@ -245,91 +240,3 @@ def test_places_that_cannot_be_written(tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match="cannot write"):
             save_checkpoint(path, TENSORS, {})
     assert list(tmp_path.iterdir()) == [file] and file.read_text() == "kept"
-
-
-# -- the encoder --
-
-DEPTH = 2
-
-
-@pytest.fixture
-def weights(rng: np.random.Generator) -> Weights:
-    return random_weights(DEPTH, rng)
-
-
-def hugging_face(weights: Weights, depth: int = DEPTH + 1) -> Weights:
-    """The file's tensors: tokens with a batch axis, deeper layers, a mask token, a final norm."""
-    file = dict(weights)
-    for name in ("embeddings.cls_token", "embeddings.register_tokens"):
-        file[name] = file[name][None]
-    unused = {"embeddings.mask_token": (1, 1, 384), "norm.weight": (384,), "norm.bias": (384,)}
-    unused |= {f"layer.{depth}.norm1.weight": (384,)}
-    return file | {name: np.ones(shape, np.float32) for name, shape in unused.items()}
-
-
-def save_file(tensors: Weights, path: Path) -> Path:
-    kept = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
-    safetensors.numpy.save_file(kept, path)
-    return path
-
-
-def test_patch_embedding_is_permuted_to_the_engine_s_windows(
-    weights: Weights, path: Path, rng: np.random.Generator
-) -> None:
-    loaded = load_encoder(save_file(hugging_face(weights), path), DEPTH)
-    window = rng.standard_normal((16, 16, 3)).astype(np.float32)
-    direct = np.einsum("ocyx,yxc->o", weights[PATCH_WEIGHT], window)
-    assert np.allclose(loaded[PATCH_WEIGHT] @ window.ravel(), direct, atol=1e-4)
-
-
-@pytest.mark.parametrize("in_memory", [False, True])
-def test_a_hugging_face_file_encodes_as_published(
-    in_memory: bool, weights: Weights, path: Path, rng: np.random.Generator
-) -> None:
-    tensors = hugging_face(weights)
-    if in_memory:
-        tensors = {
-            f"model.{name}" if name.startswith("layer.") else name: value
-            for name, value in tensors.items()
-        }
-    loaded = load_encoder(save_file(tensors, path), DEPTH)
-    assert loaded.keys() == weights.keys()
-    graph = Graph()
-    tokens = encode(graph.input("image", (32, 48, 3)), DEPTH)
-    image = rng.uniform(0, 1, (32, 48, 3)).astype(np.float32)
-    (got,) = interpret(graph, loaded | {"image": image}, [tokens])
-    assert np.allclose(got, forward(image, weights, DEPTH), rtol=1e-5, atol=1e-5)
-
-
-def encoder_complaint(tensors: Weights, path: Path) -> str:
-    with pytest.raises(CheckpointError) as caught:
-        load_encoder(save_file(tensors, path), DEPTH)
-    message = str(caught.value)
-    assert str(path) in message and "\n" not in message
-    return message
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        {"patch_embed.proj.weight": (384, 3, 16, 16), "blocks.0.attn.qkv.weight": (1152, 384)},
-        {"decoder.coarse.weight": (768, 384)},
-        {PATCH_WEIGHT: (384, 3, 14, 14)},
-        {PATCH_WEIGHT: (768, 3, 16, 16)},
-        {PATCH_WEIGHT: (384, 768)},
-    ],
-    ids=["Meta's layout", "a decoder", "patches of 14", "a wider model", "already flat"],
-)
-def test_other_models_are_told_apart(names: dict[str, tuple[int, ...]], path: Path) -> None:
-    tensors = {name: np.zeros(shape, np.float32) for name, shape in names.items()}
-    message = encoder_complaint(tensors, path)
-    assert "is not a DINOv3 ViT-S/16 checkpoint in the Hugging Face layout" in message
-    assert PATCH_WEIGHT in message
-
-
-def test_too_few_layers_and_wrong_shapes(weights: Weights, path: Path) -> None:
-    fewer = {name: value for name, value in weights.items() if not name.startswith("layer.1.")}
-    assert "lacks the tensor 'layer.1." in encoder_complaint(fewer, path)
-    for name in ("embeddings.cls_token", "layer.0.mlp.up_proj.weight"):
-        wrong = weights | {name: np.zeros((2, 384), np.float32)}
-        assert f"'{name}' has shape [2, 384]" in encoder_complaint(wrong, path)
