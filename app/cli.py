@@ -24,7 +24,9 @@ from app.config import (
     TuneConfig,
     UsageError,
 )
+from app.evaluate.config import EvalConfig
 from app.sweep.config import SweepConfig
+from app.train.config import TrainConfig
 
 OK, FAILED, USAGE = 0, 1, 2
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -95,6 +97,20 @@ def tune(config: TuneConfig) -> int:
     return run_tune(config)
 
 
+def train(config: TrainConfig) -> int:
+    """Teach a decoder from a folder of photographs."""
+    from app.train.command import run_train
+
+    return run_train(config)
+
+
+def evaluate(config: EvalConfig) -> int:
+    """Measure a decoder on a folder of photographs."""
+    from app.evaluate.command import run_eval
+
+    return run_eval(config)
+
+
 def sweep(config: SweepConfig) -> int:
     """Compare chunk counts, bounds and policies."""
     from app.progress import Progress
@@ -117,6 +133,8 @@ def report(config: ReportConfig) -> int:
 COMMANDS: dict[type, Callable[..., int]] = {
     PreviewConfig: preview,
     HeadsetConfig: headset,
+    TrainConfig: train,
+    EvalConfig: evaluate,
     SweepConfig: sweep,
     ReportConfig: report,
     DoctorConfig: doctor,
@@ -126,6 +144,8 @@ COMMANDS: dict[type, Callable[..., int]] = {
 NAMES: dict[str, Callable[..., object]] = {
     "preview": PreviewConfig,
     "headset": HeadsetConfig,
+    "train": TrainConfig,
+    "eval": EvalConfig,
     "sweep": SweepConfig,
     "report": ReportConfig,
     "doctor": DoctorConfig,
@@ -185,10 +205,11 @@ def _expected_errors() -> tuple[type[Exception], ...]:
     from app.camera import CameraError
     from app.preview.target import PreviewError
     from app.telemetry.recorder import TelemetryError
+    from app.train.errors import TrainError
     from app.xr.driver import XrError
     from engine.errors import EngineError
 
-    return (CameraError, PreviewError, TelemetryError, XrError, EngineError)
+    return (CameraError, PreviewError, TelemetryError, TrainError, XrError, EngineError)
 
 
 def _missing(error: ModuleNotFoundError) -> Exception:

@@ -119,7 +119,7 @@ class LiveConfig(SessionConfig):
         if not 0 <= self.held_out <= 15:
             raise UsageError(f"--held-out must be 0 to 15, not {self.held_out}")
         if self.save is not None:
-            _check_file("--save", self.save)
+            check_file("--save", self.save)
         if self.fresh and self.checkpoint is not None:
             raise UsageError("--fresh and --checkpoint exclude each other")
 
@@ -256,16 +256,16 @@ class ReportConfig:
     def check_usage(self) -> None:
         """Raise UsageError for the first impossible value."""
         if self.out is not None:
-            _check_file("--out", self.out)
+            check_file("--out", self.out)
 
 
-def check_encoder_shape(depth: int, input_size: int) -> None:
+def check_encoder_shape(depth: int, input_size: int, option: str = "--input-size") -> None:
     """Raise UsageError unless an encoder can have so many layers and such an image."""
     if not 1 <= depth <= MAX_DEPTH:
         raise UsageError(f"--depth must be 1 to {MAX_DEPTH}, not {depth}")
     if not PATCH <= input_size <= MAX_INPUT_SIZE or input_size % PATCH:
         raise UsageError(
-            f"--input-size must be a multiple of {PATCH} from {PATCH} to {MAX_INPUT_SIZE}, "
+            f"{option} must be a multiple of {PATCH} from {PATCH} to {MAX_INPUT_SIZE}, "
             f"not {input_size}"
         )
 
@@ -276,7 +276,7 @@ def check_hz(hz: float) -> None:
         raise UsageError(f"--hz must be 1 to 1000, not {hz:g}")
 
 
-def _check_file(option: str, path: Path) -> None:
+def check_file(option: str, path: Path) -> None:
     """Raise UsageError unless a file can be written at `path`; found out before hours of work."""
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):

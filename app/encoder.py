@@ -34,6 +34,12 @@ class Encoder:
         """SHA-256 of the weights, whatever file they came from."""
         return weights_digest(self.tensors)
 
+    def trained(self, metadata: Mapping[str, str]) -> bool:
+        """Whether a checkpoint with this metadata learnt from this encoder, as far as it says."""
+        if "encoder_sha256" in metadata:
+            return metadata["encoder_sha256"] == self.digest
+        return metadata.get("encoder", self.note) == self.note
+
 
 def open_encoder(path: Path | None, depth: int) -> Encoder:
     """The encoder of a DINOv3 file, or the random one. Raises CheckpointError for other files."""

@@ -194,6 +194,7 @@ class Network:
             "model": "dinovision-decoder",
             "encoder": self.encoder_note,
             "depth": str(self.config.depth),
+            "size": str(self.config.size),
             "optimizer": repr(self.optimizer),
         }
 

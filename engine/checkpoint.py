@@ -53,7 +53,7 @@ class Checkpoint:
 def save_checkpoint(
     path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]
 ) -> None:
-    """Write a safetensors file atomically.
+    """Write a safetensors file atomically; equal contents give equal bytes.
 
     Raises CheckpointError when the disk refuses; an older file at `path` then stays whole.
     """
@@ -63,7 +63,7 @@ def save_checkpoint(
     data = safetensors.numpy.save(stored, {**noted, DIGEST: _digest(contents, noted)})
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, data)
+        write_atomic(path, _with_sorted_header(data))
     except OSError as error:
         raise CheckpointError(f"cannot write {path}: {error.strerror or error}") from error
 
@@ -101,6 +101,15 @@ def _digest(
         digest.update(json.dumps([name, list(shape), len(raw)]).encode())
         digest.update(raw)
     return digest.hexdigest()
+
+
+def _with_sorted_header(data: bytes) -> bytes:
+    """A safetensors file with its header in order: the library writes metadata in any."""
+    length = int.from_bytes(data[:8], "little")
+    parsed = json.loads(data[8 : 8 + length])
+    header = json.dumps(parsed, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    padded = header.ljust(-(-len(header) // 8) * 8)
+    return len(padded).to_bytes(8, "little") + padded + data[8 + length :]
 
 
 def _metadata(data: bytes) -> dict[str, str]:

@@ -13,9 +13,9 @@ import struct
 import zipfile
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,7 +32,7 @@ STORAGES = {
     "BFloat16Storage": "BF16",
 }
 
-DAMAGE = (zipfile.BadZipFile, EOFError, RuntimeError, ValueError, struct.error)
+DAMAGE = (zipfile.BadZipFile, EOFError, OverflowError, RuntimeError, ValueError, struct.error)
 """What reading a damaged archive raises; RuntimeError: it seems to be encrypted."""
 
 
@@ -60,17 +60,14 @@ def load_torch_file(path: Path) -> Checkpoint:
         raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-@dataclass(frozen=True)
-class _Storage:
-    """An entry of the archive: its safetensors dtype, key and number of elements."""
+class _Storage(NamedTuple):
+    """An entry of the archive: its dtype, as safetensors calls it, and its key."""
 
     dtype: str
     key: str
-    size: int
 
 
-@dataclass(frozen=True)
-class _View:
+class _View(NamedTuple):
     """A tensor as a strided view of a storage, in elements."""
 
     storage: _Storage
@@ -132,8 +129,10 @@ class _Archive:
 def _unpickle(path: Path, data: bytes) -> dict[str, _View]:
     try:
         value = _Unpickler(io.BytesIO(data)).load()
-    except pickle.UnpicklingError as error:
-        raise CheckpointError(f"{path} {error}: save its state_dict() alone") from error
+    except _UnknownNameError as error:
+        raise CheckpointError(
+            f"{path} holds more than float tensors ('{error}'): save the state_dict() alone"
+        ) from error
     except Exception as error:  # A damaged pickle fails in any way there is.
         raise CheckpointError(f"{path} is damaged: its pickle cannot be read") from error
     views = value if isinstance(value, dict) else {}
@@ -142,33 +141,41 @@ def _unpickle(path: Path, data: bytes) -> dict[str, _View]:
     return {str(name): view for name, view in views.items()}
 
 
+class _UnknownNameError(Exception):
+    """A pickle names something that no state dict is made of."""
+
+
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> object:
         if module == "torch" and name in STORAGES:
             return STORAGES[name]
-        known = {
-            "collections.OrderedDict": OrderedDict,
-            "torch._utils._rebuild_tensor_v2": _rebuild_tensor,
-            "torch._utils._rebuild_parameter": _rebuild_parameter,
-        }
-        if f"{module}.{name}" not in known:
-            raise pickle.UnpicklingError(f"holds more than float tensors ('{module}.{name}')")
-        return known[f"{module}.{name}"]
+        match f"{module}.{name}":
+            case "collections.OrderedDict":
+                return OrderedDict
+            case "torch._utils._rebuild_tensor_v2":
+                return self._tensor
+            case "torch._utils._rebuild_parameter":
+                return self._parameter
+            case other:
+                raise _UnknownNameError(other)
 
     def persistent_load(self, pid: object) -> _Storage:
-        kind, dtype, key, _device, size = pid if isinstance(pid, tuple) else ()
+        kind, dtype, key, _device, _size = pid if isinstance(pid, tuple) else ()
         if kind != "storage":
             raise ValueError(f"unknown reference {kind!r}")
-        return _Storage(str(dtype), str(key), int(size))
+        return _Storage(str(dtype), str(key))
 
+    def _tensor(
+        self,
+        storage: _Storage,
+        offset: int,
+        shape: Sequence[int],
+        strides: Sequence[int],
+        *_requires_grad_and_hooks: object,
+    ) -> _View:
+        if not isinstance(storage, _Storage) or len(shape) != len(strides):
+            raise ValueError("a tensor without a storage")
+        return _View(storage, int(offset), tuple(map(int, shape)), tuple(map(int, strides)))
 
-def _rebuild_tensor(
-    storage: _Storage, offset: int, shape: Sequence[int], strides: Sequence[int], *_: object
-) -> _View:
-    if not isinstance(storage, _Storage) or len(shape) != len(strides):
-        raise ValueError("a tensor without a storage")
-    return _View(storage, int(offset), tuple(map(int, shape)), tuple(map(int, strides)))
-
-
-def _rebuild_parameter(view: _View, *_: object) -> _View:
-    return view
+    def _parameter(self, view: _View, *_requires_grad_and_hooks: object) -> _View:
+        return view

@@ -2,9 +2,9 @@
 
 What the layouts differ in: Meta keeps queries, keys and values in one tensor, with a bias for the
 keys that its own code masks (any content is ignored here), and stores the periods of the rotation,
-rounded to bf16. The periods are always computed in f32, as Hugging Face and timm do, so that the
-same weights give the same tokens in every layout; the rounding would move tokens by 1e-4 of their
-size (docs/measurements.md).
+rounded to bf16. The periods are always computed, as Hugging Face does, so that the same weights
+give the same tokens in every layout; the rounding would move tokens by 1 to 3e-4 of their size
+(docs/measurements.md).
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _read(path: Path) -> Checkpoint:
     try:
         if path.is_dir():
             raise CheckpointError(
-                f"{path} is a folder: name the file in it, such as {path / 'model.safetensors'}"
+                f"cannot read {path}, a folder: name the file in it, such as model.safetensors"
             )
         file = load_torch_file(path) if is_torch_file(path) else load_checkpoint(path)
     except OSError as error:
@@ -124,7 +124,7 @@ def _recognise(file: Checkpoint) -> Naming:
             return naming
     raise CheckpointError(
         f"{file.path} is not a DINOv3 ViT-S/16 checkpoint: it has neither '{HUGGING_FACE.mark}' "
-        f"(Hugging Face) nor '{META.mark}' (Meta), but {_listed(file.tensors)}"
+        f"(Hugging Face) nor '{META.mark}' (Meta), but {_listed(file.tensors) or 'nothing'}"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -15,38 +16,71 @@ from app.camera.source import CameraError, Image
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".avif"})
 
+PNG = b"\x89PNG\r\n\x1a\n"
+
 log = logging.getLogger(__name__)
 
 
 def list_images(folder: Path) -> list[Path]:
     """The image files directly inside `folder`, by name. Raises `CameraError` if there are none."""
     try:
-        entries = sorted(folder.iterdir())
+        paths = [
+            path
+            for path in sorted(folder.iterdir())
+            if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
+        ]
     except OSError as error:
         raise CameraError(f"cannot read folder '{folder}': {error.strerror}") from error
-    paths = [
-        path
-        for path in entries
-        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
-    ]
     if not paths:
         raise CameraError(f"no images in '{folder}': put .jpg, .png or .webp files directly in it")
     return paths
 
 
 def read_image(path: Path) -> Image:
-    """Decode a file to 8-bit RGB, upright. Raises `CameraError` if it cannot be decoded."""
+    """Decode a file to 8-bit RGB; transparency is dropped, deeper samples lose their low bits.
+
+    JPEG, PNG, WebP and TIFF are turned upright as their EXIF data say. Raises `CameraError` if the
+    file cannot be decoded.
+    """
     try:
-        # Decoding from memory: cv2.imread fails on non-ASCII paths under Windows.
-        data = np.frombuffer(path.read_bytes(), np.uint8)
-        decoded = cv2.imdecode(data, cv2.IMREAD_COLOR)
+        data = path.read_bytes()
     except OSError as error:
         raise CameraError(f"cannot read image '{path}': {error.strerror}") from error
+    if not data:
+        raise CameraError(f"cannot decode image '{path}': the file is empty")
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+    try:
+        # Decoding from memory: cv2.imread fails on non-ASCII paths under Windows.
+        decoded = None
+        if not data.startswith(PNG) or _whole_png(data):
+            decoded = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
     except cv2.error as error:
-        raise CameraError(f"cannot decode image '{path}': {error.err}") from error
+        reason = error.err.partition("\n")[0]
+        raise CameraError(f"cannot decode image '{path}': too large? ({reason})") from error
     if decoded is None:
-        raise CameraError(f"cannot decode image '{path}': damaged, or not an image")
+        raise CameraError(
+            f"cannot decode image '{path}': damaged, not an image, or of an unknown kind: "
+            "try an 8-bit .jpg or .png"
+        )
     return bgr_to_rgb(decoded)
+
+
+def _whole_png(data: bytes) -> bool:
+    """Whether all critical chunks are there and match their checksums.
+
+    OpenCV gives half-decoded images back, and its PNG library writes to stderr.
+    """
+    view, at = memoryview(data), len(PNG)
+    while at + 12 <= len(data):
+        end = at + 12 + int.from_bytes(view[at : at + 4], "big")
+        kind, checksum = bytes(view[at + 4 : at + 8]), int.from_bytes(view[end - 4 : end], "big")
+        critical = kind[:1].isupper()
+        if end > len(data) or (critical and zlib.crc32(view[at + 4 : end - 4]) != checksum):
+            return False
+        if kind == b"IEND":
+            return True
+        at = end
+    return False
 
 
 def bgr_to_rgb(image: cv2.typing.MatLike) -> Image:

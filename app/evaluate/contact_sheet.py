@@ -6,6 +6,7 @@ import io
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -19,7 +20,7 @@ ACROSS = 2
 """Samples side by side; each takes three images."""
 CELL_IN, GAP_IN, CAPTION_IN, HEAD_IN, MARGIN_IN = 1.9, 0.06, 0.26, 0.72, 0.25
 DPI = 120
-WORST = 0.25
+BRIGHTEST = 0.15
 """Mean absolute difference over the channels that is drawn brightest, of the full range."""
 
 
@@ -44,7 +45,7 @@ def contact_sheet(examples: Sequence[Example], title: str, subtitle: str) -> byt
     with matplotlib.rc_context(RC):
         figure = Figure(figsize=(width_in, height_in), dpi=DPI, facecolor=PAGE)
 
-        def write(x_in: float, y_in: float, text: str, **style: object) -> None:
+        def write(x_in: float, y_in: float, text: str, **style: Any) -> None:
             figure.text(x_in / width_in, 1 - y_in / height_in, text, va="baseline", **style)
 
         def cell(x_in: float, y_in: float) -> Axes:
@@ -61,11 +62,19 @@ def contact_sheet(examples: Sequence[Example], title: str, subtitle: str) -> byt
             top = HEAD_IN + number // ACROSS * row_in
             name = textwrap.shorten(example.name, 52, placeholder="...")
             write(left, top + 0.16, name, color=INK, fontsize=8)
-            write(left + block_in, top + 0.16, _figures(example.quality), color=MUTED, fontsize=8,
-                  ha="right")
+            write(
+                left + block_in,
+                top + 0.16,
+                _figures(example.quality),
+                color=MUTED,
+                fontsize=8,
+                ha="right",
+            )
             for place, image in enumerate((example.original, example.painted, _error(example))):
                 axes = cell(left + place * (CELL_IN + GAP_IN), top + CAPTION_IN)
-                axes.imshow(image, cmap="magma", vmin=0, vmax=WORST, interpolation="antialiased")
+                axes.imshow(
+                    image, cmap="magma", vmin=0, vmax=BRIGHTEST, interpolation="antialiased"
+                )
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()

@@ -1,9 +1,9 @@
 """How close a painted image is to the original: PSNR, SSIM and MAE.
 
-SSIM is that of Wang et al. 2004 as scikit-image computes it: a Gaussian window of sigma 1.5 (11 x 11
-pixels), population covariance, data range 1, per colour channel and then averaged. scikit-image's
-own default, a flat 7 x 7 window, gives other figures. The published artifact's SSIM of 0.6406 states
-no window; this is the usual one.
+SSIM is that of Wang et al. 2004 as scikit-image computes it: a Gaussian window of sigma 1.5 (11 x
+11 pixels), population covariance, data range 1, per colour channel and then averaged.
+scikit-image's own default, a flat 7 x 7 window, gives other figures. The published artifact does
+not say which window its SSIM of 0.6406 is for; this is the usual one.
 """
 
 from __future__ import annotations

@@ -34,7 +34,6 @@ from app.telemetry.summary import Summary
 from app.tenancy.nan_watch import NanWatch
 from app.xr.driver import XrDriver, XrEnded
 from engine.clock import Clock
-from models.vision import IMAGE
 
 SLOW_EVALUATION_S = 2.0
 """After Ctrl-C an evaluation that takes longer than this is left out."""
@@ -291,7 +290,7 @@ class LiveSession:
         count = self.config.held_out
         if count == 0:
             return None
-        psnr = self.network.psnr(held_out(IMAGE)[:count])
+        psnr = self.network.psnr(held_out(self.network.config.size)[:count])
         self.progress.say(f"{count} held-out photographs {when} the session: {psnr:.2f} dB")
         return psnr
 

@@ -23,12 +23,13 @@ LUMA = np.array([0.299, 0.587, 0.114])
 
 def augmented(image: Image, rng: np.random.Generator, size: int) -> np.ndarray:
     """A sample from an RGB photograph: f32 [size, size, 3] in 0..1."""
-    square = np.asarray(resize(_square(image, rng, size), size, size), np.float32) / 255
+    square = resize(_square(image, rng, size), size, size)
     if rng.random() < 0.5:
-        square = square[:, ::-1]
+        square = np.ascontiguousarray(square[:, ::-1])
+    sample = square.astype(np.float32) / np.float32(255)
     if rng.random() < RECOLOURED:
-        square = cv2.transform(np.ascontiguousarray(square), _colour_matrix(rng))
-    return np.clip(square, 0, 1)
+        sample = np.clip(cv2.transform(sample, _colour_matrix(rng)), 0, 1)
+    return sample
 
 
 def _square(image: Image, rng: np.random.Generator, size: int) -> Image:

@@ -1,0 +1,78 @@
+"""Options of the benchmark, checked."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from app.config import UsageError
+
+NONE = "none"
+
+
+@dataclass(frozen=True)
+class BenchConfig:
+    """Time the five workloads, and check what they compute, beside another framework.
+
+    Each runner and workload gets fresh processes. Every cell ends as ok, fails gate or skipped with
+    a reason; exit status 1 when a gate fails or a runner breaks.
+    """
+
+    workload: str = "all"
+    """Workloads with commas, or all: smollm2, smolvla, unet, resnet50, whisper."""
+    contract: Literal["strict", "accelerated"] = "strict"
+    """Arithmetic: strict f32, or reduced precision in products."""
+    reference: str = "torch"
+    """Runner to compare with (app/bench/runner_NAME.py), or none."""
+    reduced: bool = False
+    """Small networks of the same structure, for software devices: their times say nothing."""
+    golden: Path | None = None
+    """Folder of reference files, one per workload; judged beside the reference runner."""
+    profile: bool = False
+    """Also time by kernel, against the ceilings of the device."""
+    peak_gflops: float | None = None
+    """The device's f32 ceiling for --profile, GFLOP/s. [default: measured]"""
+    peak_gbs: float | None = None
+    """The device's memory ceiling for --profile, GB/s. [default: measured]"""
+    processes: int = 1
+    """Processes per runner and workload, in turn; their samples are taken together."""
+    out: Path = Path("runs/bench")
+    """Folder for records and tables; an earlier benchmark in it is replaced."""
+    publish: Path | None = None
+    """Also keep the figures as ADAPTER-CONTRACT-DATE.json in this folder, as docs/measurements."""
+    debug: bool = False
+    """Show a traceback for expected errors too."""
+
+    def check(self) -> None:
+        """Raise UsageError for the first impossible value."""
+        from app.bench.processes import known
+
+        _ = self.workloads
+        if self.reference != NONE and (self.reference == "engine" or not known(self.reference)):
+            raise UsageError(f"--reference must be torch or none, not '{self.reference}'")
+        if self.processes < 1:
+            raise UsageError(f"--processes must be at least 1, not {self.processes}")
+        peaks = {"--peak-gflops": self.peak_gflops, "--peak-gbs": self.peak_gbs}
+        for option, value in peaks.items():
+            if value is not None and not 0 < value < math.inf:
+                raise UsageError(f"{option} must be above 0, not {value:g}")
+            if value is not None and not self.profile:
+                raise UsageError(f"{option} needs --profile")
+        if self.reduced and self.publish is not None:
+            raise UsageError("--publish is for full sizes: leave out --reduced")
+
+    @property
+    def workloads(self) -> tuple[str, ...]:
+        """--workload as names of `models.zoo.WORKLOADS`, in its order."""
+        from models.zoo import WORKLOADS
+
+        names = [name.strip() for name in self.workload.split(",")]
+        if names == ["all"]:
+            return tuple(WORKLOADS)
+        for name in names:
+            if name not in WORKLOADS:
+                known = ", ".join(WORKLOADS)
+                raise UsageError(f"there is no workload '{name}': use all, or some of {known}")
+        return tuple(name for name in WORKLOADS if name in names)
