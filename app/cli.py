@@ -15,6 +15,7 @@ import tyro
 from rich.console import Console
 from rich.logging import RichHandler
 
+from app.bench.config import BenchConfig
 from app.config import (
     ExplainConfig,
     HeadsetConfig,
@@ -123,6 +124,13 @@ def sweep(config: SweepConfig) -> int:
     return OK if summary["outcome"] == "ok" else FAILED
 
 
+def bench(config: BenchConfig) -> int:
+    """Time the five workloads and judge what they compute."""
+    from app.bench.bench import run_bench
+
+    return run_bench(config)
+
+
 def report(config: ReportConfig) -> int:
     """Tables, plots and a page from a run or a sweep."""
     from app.report.command import run_report
@@ -136,6 +144,7 @@ COMMANDS: dict[type, Callable[..., int]] = {
     TrainConfig: train,
     EvalConfig: evaluate,
     SweepConfig: sweep,
+    BenchConfig: bench,
     ReportConfig: report,
     DoctorConfig: doctor,
     ExplainConfig: explain,
@@ -147,6 +156,7 @@ NAMES: dict[str, Callable[..., object]] = {
     "train": TrainConfig,
     "eval": EvalConfig,
     "sweep": SweepConfig,
+    "bench": BenchConfig,
     "report": ReportConfig,
     "doctor": DoctorConfig,
     "explain": ExplainConfig,

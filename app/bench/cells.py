@@ -13,7 +13,7 @@ from app.bench.gates import LIMITS, Finding
 from app.bench.golden import Golden
 from app.bench.protocol import summary
 from app.bench.record import OK, Mode, Phase, PhaseRecord, RunRecord
-from app.bench.runner import sized
+from app.bench.values import sized
 
 GOOD, BAD = "ok", "fails gate"
 
@@ -36,13 +36,6 @@ class Runs:
             return f"{self.first.runner}: {self.first.outcome}"
         found = self.first.phase(phase)
         return found.faults if found else f"{self.first.runner} did not come to it"
-
-    def broken(self) -> str:
-        """The first error of any process; a job that was skipped is none."""
-        for record in self.records:
-            if record.outcome.startswith("error"):
-                return f"{record.runner}, {record.workload}: {record.outcome}"
-        return ""
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,8 @@ class Mode:
 
     name: str
     compile_s: float | None = None
+    first_run_s: float | None = None
+    """The run after that, in which drivers may still compile."""
     timing: Timing | None = None
     fault: str = ""
     deviation: float | None = None
@@ -141,15 +143,26 @@ class RunRecord:
 
     def compile_s(self, mode: str | None = None) -> float | None:
         """Seconds to compile all three sessions, in the named mode or the first one."""
-        if len(self.phases) < len(Phase):
-            return None
-        seconds = []
-        for phase in self.phases:
-            modes = [m for m in phase.modes if mode is None or m.name == mode]
-            if not modes or modes[0].compile_s is None:
-                return None
-            seconds.append(modes[0].compile_s)
-        return sum(seconds)
+        return _total([found and found.compile_s for found in self._modes(mode)])
+
+    def first_runs_s(self) -> float | None:
+        """Seconds of the first run of all three sessions, in the first mode."""
+        return _total([found and found.first_run_s for found in self._modes(None)])
+
+    def _modes(self, name: str | None) -> list[Mode | None]:
+        """The named mode of each phase, or its first one."""
+        found = []
+        for phase in Phase:
+            record = self.phase(phase)
+            modes = record.modes if record else ()
+            found.append(next((m for m in modes if name is None or m.name == name), None))
+        return found
+
+
+def _total(seconds: list[float | None]) -> float | None:
+    """The sum; None when one is not known."""
+    known = [value for value in seconds if value is not None]
+    return sum(known) if len(known) == len(seconds) else None
 
 
 def save(path: Path, value: Job | RunRecord) -> None:

@@ -12,11 +12,12 @@ of each forward phase.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -38,8 +39,6 @@ from app.bench.record import (
     save,
 )
 from app.revision import revision
-from models.workload import Network, Workload
-from models.zoo import WORKLOADS
 
 JOB, RECORD = "job.json", "record.json"
 
@@ -137,6 +136,10 @@ def _phase(runner: Runner, job: Job, phase: Phase, folder: Path) -> PhaseRecord:
             mode = Mode(name, prepared.compile_s)
             if job.compile_only:
                 return replace(record, modes=(mode,))
+            begin = time.perf_counter()
+            prepared.run()
+            runner.wait()
+            mode = replace(mode, first_run_s=time.perf_counter() - begin)
             mode = replace(mode, timing=measure(prepared.run, runner.wait, job.protocol))
             if first is None:
                 record = replace(record, clocks=clocks())
@@ -169,20 +172,3 @@ def _with_results(record: PhaseRecord, prepared: Prepared, folder: Path) -> Phas
 
 def _tuple(costs: Sequence[KernelCost] | None) -> tuple[KernelCost, ...] | None:
     return None if costs is None else tuple(costs)
-
-
-# What runners share
-
-
-def sized(job: Job, phase: Phase) -> tuple[Workload[Any], Any]:
-    """The job's workload and its size in a phase."""
-    workload = WORKLOADS[job.workload]
-    if job.reduced:
-        return workload, workload.reduced
-    return workload, workload.latency if phase is Phase.MINIMAL else workload.full
-
-
-def graph_of(job: Job, phase: Phase) -> Network:
-    """The network of a phase; its layouts name all parameters, its graph the inputs."""
-    workload, config = sized(job, phase)
-    return workload.training(config) if phase is Phase.TRAINING else workload.inference(config)

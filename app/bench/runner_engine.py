@@ -15,7 +15,8 @@ import wgpu
 from app.bench.ceilings import measured_ceilings
 from app.bench.families import kernel_costs
 from app.bench.record import Ceilings, Framework, Job, KernelCost, Phase
-from app.bench.runner import Prepared, Results, Skip, graph_of, serve, sized
+from app.bench.runner import Prepared, Results, Skip, serve
+from app.bench.values import network_of, parameter, sized
 from engine.cache import compile_cached
 from engine.errors import EngineError
 from engine.gpu import Gpu
@@ -71,7 +72,7 @@ class EngineRunner:
 
     def _prepare(self, phase: Phase) -> Prepared:
         begin = time.perf_counter()
-        network = graph_of(self.job, phase)
+        network = network_of(self.job, phase)
         plan = compile_cached(network.graph, self.facts, folder=Path(self.job.caches))
         session = Session(self.gpu, plan)
         compile_s = time.perf_counter() - begin
@@ -96,7 +97,7 @@ class EngineRunner:
         workload, config = sized(self.job, phase)
         tensors = session.plan.tensors
         for name, layout in network.layouts.items():
-            session.write(name, workload.parameter(name, layout))
+            session.write(name, layout.to_engine(parameter(self.job, name, layout)))
         inputs = workload.inputs(config)
         session.load({name: value for name, value in inputs.items() if name in tensors})
         session.poison()

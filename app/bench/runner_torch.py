@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from app.bench.record import Framework, Job, Phase
-from app.bench.runner import Prepared, Results, Skip, graph_of, serve, sized
+from app.bench.runner import Prepared, Results, Skip, serve
+from app.bench.values import network_of, parameter, sized
 
 if TYPE_CHECKING:
     import torch
@@ -57,6 +58,9 @@ class TorchRunner:
             torch.backends.cudnn.benchmark = True
         elif job.contract != "strict":
             raise Skip("PyTorch has no CUDA device here, and its CPU kernels are strict")
+        elif job.reduced:
+            # Layers of a few elements: threads would only wait for each other.
+            torch.set_num_threads(1)
         self._product_error = self._check_products()
 
     @property
@@ -66,7 +70,7 @@ class TorchRunner:
         name = torch.cuda.get_device_name() if cuda else f"CPU, {torch.get_num_threads()} threads"
         return Framework(
             "torch",
-            torch.__version__,
+            str(torch.__version__),
             name,
             f"CUDA {torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}" if cuda else "",
             precision={
@@ -138,11 +142,11 @@ class _Phase:
         self.runner, self.torch, self.device = runner, runner.torch, runner.device
         workload, config = sized(runner.job, phase)
         model = TORCH_MODELS[runner.job.workload]
-        network = graph_of(runner.job, phase)
+        network = network_of(runner.job, phase)
         self.training = phase is Phase.TRAINING
         self.trained = list(network.graph.gradients)
         self.parameters = {
-            name: self._upload(layout.to_native(workload.parameter(name, layout)))
+            name: self._upload(parameter(runner.job, name, layout))
             for name, layout in network.layouts.items()
         }
         for name in self.trained:

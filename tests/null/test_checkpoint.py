@@ -240,3 +240,18 @@ def test_places_that_cannot_be_written(tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match="cannot write"):
             save_checkpoint(path, TENSORS, {})
     assert list(tmp_path.iterdir()) == [file] and file.read_text() == "kept"
+
+
+def test_equal_contents_give_equal_bytes(tmp_path: Path) -> None:
+    """Whatever the order: published hashes must be reproducible."""
+    tensors = {name: np.full((3, 2), k, np.float32) for k, name in enumerate(("b", "a", "ü.c"))}
+    metadata = {f"key {k}": f"value {k}" for k in range(12)}
+    files = [tmp_path / f"{k}.safetensors" for k in range(4)]
+    for k, file in enumerate(files):
+        reverse = slice(None, None, -1 if k % 2 else 1)
+        save_checkpoint(
+            file, dict(list(tensors.items())[reverse]), dict(list(metadata.items())[reverse])
+        )
+    assert len({file.read_bytes() for file in files}) == 1
+    loaded = load_checkpoint(files[0])
+    assert loaded.tensors.keys() == tensors.keys() and metadata.items() <= loaded.metadata.items()
