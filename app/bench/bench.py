@@ -87,7 +87,12 @@ class _Bench:
             records: dict[str, list[RunRecord]] = {"engine": []}
             if self.config.reference != NONE:
                 records[self.config.reference] = []
-            caches = {runner: Caches(folder / f"{runner}-caches") for runner in records}
+            # Where times say nothing, software devices may spare themselves compiling anew.
+            plans_only = self.config.reduced
+            caches = {
+                runner: Caches(folder / f"{runner}-caches", plans_only=plans_only)
+                for runner in records
+            }
             for number in range(self.config.processes):
                 order = list(records) if number % 2 == 0 else list(records)[::-1]
                 for runner in order:

@@ -19,7 +19,6 @@ from app.revision import ROOT
 LIMIT_S = 1800.0
 """A process that takes longer hangs."""
 CACHES = {
-    "plans": (),
     "shaders": ("MESA_SHADER_CACHE_DIR", "__GL_SHADER_DISK_CACHE_PATH"),
     "inductor": ("TORCHINDUCTOR_CACHE_DIR",),
     "triton": ("TRITON_CACHE_DIR",),
@@ -37,11 +36,13 @@ def known(runner: str) -> bool:
 class Caches:
     """Folders that begin empty: a first process compiles from scratch, the next one does not."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, plans_only: bool = False) -> None:
+        """`plans_only`: drivers and frameworks go on using the user's caches."""
         self.plans = root / "plans"
+        self.plans.mkdir(parents=True)
         self.environment: dict[str, str] = {}
-        for name, variables in CACHES.items():
-            (root / name).mkdir(parents=True, exist_ok=True)
+        for name, variables in () if plans_only else CACHES.items():
+            (root / name).mkdir()
             self.environment |= {variable: str(root / name) for variable in variables}
 
 

@@ -143,11 +143,11 @@ class RunRecord:
 
     def compile_s(self, mode: str | None = None) -> float | None:
         """Seconds to compile all three sessions, in the named mode or the first one."""
-        return _total([found and found.compile_s for found in self._modes(mode)])
+        return _total([found.compile_s if found else None for found in self._modes(mode)])
 
     def first_runs_s(self) -> float | None:
         """Seconds of the first run of all three sessions, in the first mode."""
-        return _total([found and found.first_run_s for found in self._modes(None)])
+        return _total([found.first_run_s if found else None for found in self._modes(None)])
 
     def _modes(self, name: str | None) -> list[Mode | None]:
         """The named mode of each phase, or its first one."""

@@ -155,9 +155,7 @@ def test_mirror_beside_the_compositor(
     xvfb: Xvfb,  # noqa: F811
 ) -> None:
     service = monado(X11_COMPOSITOR, SIMULATED, {"DISPLAY": xvfb.display})
-    program = start(
-        launch, service, tmp_path, "--mirror", "--seconds", "300", DISPLAY=xvfb.display
-    )
+    program = start(launch, service, tmp_path, "--mirror", "--seconds", "300", DISPLAY=xvfb.display)
     wait_for(lambda: any(row.submit_ns for row in frames(tmp_path)), "a rendered frame")
     xvfb.find_window(program.process.pid)
     xvfb.press("3")
