@@ -41,7 +41,8 @@ class BenchConfig:
     out: Path = Path("runs/bench")
     """Folder for records and tables; an earlier benchmark in it is replaced."""
     publish: Path | None = None
-    """Also keep the figures as ADAPTER-CONTRACT-DATE.json in this folder, as docs/measurements."""
+    """Also keep the figures in ADAPTER-CONTRACT-DATE.json in this folder, as docs/measurements;
+    those of other workloads that are there already stay."""
     debug: bool = False
     """Show a traceback for expected errors too."""
 

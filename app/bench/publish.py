@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from errno import EINVAL
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,8 @@ def _row(cell: Cell, runs: Sequence[Runs], cached: Sequence[RunRecord]) -> dict[
         f"{name}_bytes": allocated(
             reference, cell.phase, cell.reference.mode if cell.reference else None
         ),
+        "engine_clocks": _clocks(engine, cell.phase),
+        f"{name}_clocks": _clocks(reference, cell.phase),
         "provenance": _provenance(engine, reference),
     }
 
@@ -60,6 +64,12 @@ def allocated(record: RunRecord | None, phase: Phase, mode: str | None) -> int |
         if mode is None or candidate.name == mode:
             return candidate.memory.get("allocated")
     return None
+
+
+def _clocks(record: RunRecord | None, phase: Phase) -> dict[str, float]:
+    """Clocks, temperature and power after the samples of the runner's first mode."""
+    found = record.phase(phase) if record else None
+    return found.clocks if found else {}
 
 
 def _provenance(engine: RunRecord, reference: RunRecord | None) -> dict[str, Any]:
@@ -74,12 +84,28 @@ def _provenance(engine: RunRecord, reference: RunRecord | None) -> dict[str, Any
 
 
 def publish(folder: Path, found: list[Any], adapter: str, contract: str) -> Path:
-    """Write the rows as ADAPTER-CONTRACT-DATE.json; the file. Raises OSError."""
+    """Write the rows as ADAPTER-CONTRACT-DATE.json; the file.
+
+    Rows of other workloads that the file has already stay: a long benchmark may be run in parts.
+    Raises OSError.
+    """
     day = datetime.now(UTC).date().isoformat()
     path = folder / f"{slug(adapter)}-{contract}-{day}.json"
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, to_json(found, indent=1) + "\n")
+    new = {row["workload"] for row in found}
+    kept = [row for row in _earlier(path) if row["workload"] not in new]
+    write_atomic(path, to_json([*kept, *found], indent=1) + "\n")
     return path
+
+
+def _earlier(path: Path) -> list[Any]:
+    try:
+        rows = json.loads(path.read_text())
+        return [row for row in rows if row["workload"]]
+    except FileNotFoundError:
+        return []
+    except (ValueError, TypeError, KeyError) as error:
+        raise OSError(EINVAL, "it is no list of figures; move it away", str(path)) from error
 
 
 def slug(adapter: str) -> str:

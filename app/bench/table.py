@@ -6,18 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from app.bench.cells import BAD, GOOD, Cell, Runs, timed_modes
-from app.bench.families import by_family, floor_us, worst
+from app.bench.profiles import HEADLINES, profiles
 from app.bench.publish import COMPILED, allocated
-from app.bench.record import Ceilings, KernelCost, Phase, RunRecord
+from app.bench.record import Phase, RunRecord
 from app.report.page import Page, Table
 from app.report.text import UNKNOWN, number
 from models.zoo import WORKLOADS
-
-HEADLINES = {
-    Phase.INFERENCE: "inference",
-    Phase.MINIMAL: "minimal latency",
-    Phase.TRAINING: "forward + loss + backward",
-}
 
 
 @dataclass
@@ -54,14 +48,20 @@ class Bench:
 def page(bench: Bench) -> Page:
     """The whole report."""
     tables = [times(bench), compiling(bench), accuracy(bench), modes(bench), sizes(bench)]
-    tables += [*profiles(bench)]
+    tables += [*profiles(bench.engine())]
     return Page(
         title="Benchmark",
         answer=verdict(bench.cells),
-        warnings=bench.broken(),
+        warnings=[*bench.broken(), *_without_kernels(bench)],
         parts=[table for table in tables if table.rows],
         origin=_origin(bench),
     )
+
+
+def _without_kernels(bench: Bench) -> Iterator[str]:
+    for record in bench.engine():
+        if record.job.profile and any(phase.kernels is None for phase in record.phases):
+            yield f"{record.workload}: no times of kernels, the device has no timestamp queries"
 
 
 def markdown(page: Page) -> str:
@@ -249,54 +249,6 @@ def sizes(bench: Bench) -> Table:
         rows,
         note=f"A plan holds its WGSL, but no weights. Installed to run: {', '.join(installed)}.",
     )
-
-
-# Profiles
-
-
-def profiles(bench: Bench) -> Iterator[Table]:
-    """Per workload: time by family, and the kernels that lose most against the ceilings."""
-    for record in bench.engine():
-        if record.ceilings is None:
-            continue
-        families, losers = [], []
-        for phase in record.phases:
-            costs = phase.kernels or ()
-            whole = sum(cost.us for cost in costs)
-            families += [_cost(phase.phase, c, whole, record.ceilings) for c in by_family(costs)]
-            most = worst(costs, record.ceilings)
-            losers += [_cost(phase.phase, c, whole, record.ceilings) for c in most]
-        name, ceilings = WORKLOADS[record.workload].name, record.ceilings
-        source = "measured" if ceilings.measured else "as given"
-        note = (
-            f"Ceilings, {source}: {ceilings.gflops:.0f} GFLOP/s, {ceilings.gbs:.0f} GB/s. "
-            "Lost: time beyond what the ceilings allow."
-        )
-        columns = (">launches", ">us", ">share", ">GFLOP/s", ">of ceiling", ">GB/s")
-        last = (">of ceiling", ">lost us")
-        yield Table(f"{name}: time by family", ("phase", "family", *columns, *last), families, note)
-        yield Table(f"{name}: worst kernels", ("phase", "kernel", *columns, *last), losers, note)
-
-
-def _cost(phase: Phase, cost: KernelCost, whole: float, ceilings: Ceilings) -> tuple[str, ...]:
-    seconds = max(cost.us, 1e-3) / 1e6
-    gflops, gbs = cost.flops / seconds / 1e9, cost.nbytes / seconds / 1e9
-    return (
-        HEADLINES[phase],
-        cost.label,
-        str(cost.launches),
-        number(cost.us),
-        _percent(cost.us / whole if whole else 0.0),
-        number(gflops),
-        _percent(gflops / ceilings.gflops),
-        number(gbs),
-        _percent(gbs / ceilings.gbs),
-        number(max(0.0, cost.us - floor_us(cost, ceilings))),
-    )
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
 
 
 def _origin(bench: Bench) -> list[str]:

@@ -87,6 +87,31 @@ def test_published_figures(bench: Bench, tmp_path: Path) -> None:
         assert row["provenance"]["protocol"]["samples"] > 0
 
 
+def test_a_benchmark_in_parts_is_published_in_one_file(bench: Bench, tmp_path: Path) -> None:
+    found = rows(bench.cells, bench.runs, bench.cached)
+    other = [row | {"workload": "unet"} for row in found]
+    publish(tmp_path, other, "llvmpipe", "strict")
+    path = publish(tmp_path, found, "llvmpipe", "strict")
+    again = [row | {"ratio": 3.0} for row in found]
+    assert publish(tmp_path, again, "llvmpipe", "strict") == path
+    kept = json.loads(path.read_text())
+    assert [row["workload"] for row in kept] == ["unet"] * 3 + ["smolvla"] * 3
+    assert [row["ratio"] for row in kept] == [0.5] * 3 + [3.0] * 3
+    path.write_text('{"workload": 1}')
+    with pytest.raises(OSError, match="no list of figures"):
+        publish(tmp_path, found, "llvmpipe", "strict")
+
+
+def test_a_profile_without_times_is_a_warning(bench: Bench, tmp_path: Path) -> None:
+    record_ = bench.runs[0].first
+    timeless = tuple(replace(phase, kernels=None) for phase in record_.phases)
+    job = replace(record_.job, profile=True)
+    bench.runs[0] = runs(tmp_path, replace(record_, job=job, phases=timeless))
+    assert page(bench).warnings == [
+        "smolvla: no times of kernels, the device has no timestamp queries"
+    ]
+
+
 def test_published_figures_of_what_was_skipped(tmp_path: Path) -> None:
     engine = runs(tmp_path, failed("engine", "skipped: no contract"))
     found = rows(make_cells(engine, None, None), [engine], [])
