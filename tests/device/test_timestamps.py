@@ -92,7 +92,9 @@ def test_longer_kernels_take_longer(gpu: Gpu) -> None:
     spin.set(2_000)
     timed(gpu, timer, spin)
     (_, begin, end), (_, long_begin, long_end) = finish(gpu, timer)
-    assert long_end - long_begin > 10 * (end - begin)
+    assert begin <= end <= long_begin <= long_end
+    # A CPU device is shared with everything else on the machine: a pause falls where it likes.
+    assert gpu.facts.is_cpu or long_end - long_begin > 10 * (end - begin)
 
 
 def test_a_span_may_be_brought_home_by_its_own_encoder(gpu: Gpu) -> None:
