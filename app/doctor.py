@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.console import Console
 
-from app.doctor_lines import Line, lines_of, one_line, print_section
+from app.doctor_lines import Line, lines_of, print_section
 from app.doctor_openxr import openxr_lines
+from engine.errors import first_line
 
 if TYPE_CHECKING:
     from engine.gpu import Gpu
@@ -147,7 +148,7 @@ def _preview() -> tuple[list[Line], bool]:
         lines = [Line("device", gpu.name)]
         error = smoke_error(gpu)
     except Exception as fault:
-        return [Line("verdict", f"the preview cannot run: {one_line(fault)}", wrong=True)], False
+        return [Line("verdict", f"the preview cannot run: {first_line(fault)}", wrong=True)], False
     lines.append(Line("compute", f"a matrix product came back with an error of {error:.1e}"))
     if not error < TOLERANCE:
         cure = f"{gpu.name} computes wrong numbers: update its driver ({gpu.driver})"

@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from engine.errors import first_line
+
 
 @dataclass(frozen=True)
 class Line:
@@ -26,7 +28,7 @@ def lines_of(look: Callable[[], Iterator[Line]]) -> list[Line]:
         for line in look():
             lines.append(line)
     except Exception as fault:
-        lines.append(Line("not known", one_line(fault), wrong=True))
+        lines.append(Line("not known", first_line(fault), wrong=True))
     return lines
 
 
@@ -41,9 +43,3 @@ def print_section(console: Console, title: str, lines: list[Line]) -> None:
     for line in lines:
         table.add_row(Text(f"  {line.label}"), Text(line.value, "red" if line.wrong else ""))
     console.print(Text(f"\n{title}", "bold"), table)
-
-
-def one_line(fault: BaseException) -> str:
-    """The first line of an exception's message, or its type when it has none."""
-    text = str(fault).strip()
-    return text.splitlines()[0] if text else type(fault).__name__

@@ -42,7 +42,7 @@ class Rig:
     scene: SceneRenderer
 
     def __init__(self, config: SessionConfig, progress: Progress, owned: ExitStack) -> None:
-        self.config, self.progress, self._owned = config, progress, owned
+        self.config, self.progress = config, progress
         source = open_camera(config.camera, config.input_size, config.seed)
         self.camera = owned.enter_context(CaptureThread(source, config.input_size))
         self.camera.wait_first(CAMERA_TIMEOUT_S)
@@ -105,6 +105,11 @@ class Rig:
         """A clock that holds from now on."""
         calibration = self.calibrate()
         return Clock(calibration) if calibration is not None else None
+
+    def recalibrated(self, clock: Clock | None) -> Clock | None:
+        """The clock with the drift since its start, compared once more at a session's end."""
+        end = self.calibrate() if clock is not None else None
+        return Clock(clock.start, end) if clock is not None and end is not None else clock
 
     def stamps(self, clock: Clock | None) -> Stamps:
         """GPU times for a frame loop; none when `clock` is None."""

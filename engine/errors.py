@@ -25,3 +25,9 @@ class CheckpointError(EngineError):
 
 class GpuError(EngineError):
     """No usable adapter, or the device was lost."""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an exception's message, or its type when it has none."""
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

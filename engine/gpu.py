@@ -24,7 +24,7 @@ from typing import Any, Literal
 import numpy as np
 import wgpu
 
-from engine.errors import GpuError
+from engine.errors import GpuError, first_line
 from engine.specialize import DeviceFacts
 
 FACTORIES = {
@@ -127,14 +127,14 @@ class Gpu:
         except Exception as error:
             raise GpuError(
                 "no graphics adapter found: install a Vulkan driver (on Debian or Ubuntu: "
-                f"apt install libvulkan1 mesa-vulkan-drivers); {_first_line(error)}"
+                f"apt install libvulkan1 mesa-vulkan-drivers); {first_line(error)}"
             ) from error
         limits = {key: adapter.limits[key] for key in WANTED_LIMITS if key in adapter.limits}
         features = [name for name in WANTED_FEATURES if name in adapter.features]
         try:
             device = adapter.request_device_sync(required_features=features, required_limits=limits)
         except Exception as error:
-            raise GpuError(f"{adapter.summary} gives no device: {_first_line(error)}") from error
+            raise GpuError(f"{adapter.summary} gives no device: {first_line(error)}") from error
         return Gpu(adapter, device)
 
     @property
@@ -274,7 +274,7 @@ class Gpu:
         try:
             self.queue.submit([encoder.finish()])
         except wgpu.GPUError as error:
-            raise GpuError(f"the device refused work: {_first_line(error)}") from error
+            raise GpuError(f"the device refused work: {first_line(error)}") from error
         self._submitted += 1
         info = self._ffi.new("WGPUQueueWorkDoneCallbackInfo *")
         info.mode = self._lib.WGPUCallbackMode_AllowProcessEvents
@@ -410,10 +410,6 @@ class Readback:
 
     def _on_mapped(self, status: int, message: Any, first: Any, second: Any) -> None:
         self._status = int(status)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
 def _facts(adapter: wgpu.GPUAdapter, device: wgpu.GPUDevice) -> DeviceFacts:

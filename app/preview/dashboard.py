@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from app.scene.hud import GRAPH_FRAMES, HudState
 from app.telemetry.rate import RateMeter, ShareMeter
 from app.telemetry.rows import ChunkRow, FrameRow
+from app.telemetry.run_times import RunTimes
 
 REFRESH_NS = 200_000_000
 MESSAGE_NS = 4_000_000_000
@@ -24,10 +25,10 @@ class Dashboard:
     steps: RateMeter = field(default_factory=RateMeter)
     gpu: ShareMeter = field(default_factory=ShareMeter)
     infer_ms: float | None = None
+    _run_times: RunTimes = field(default_factory=RunTimes)
     _message: str = ""
     _message_until_ns: int = 0
     _next_ns: int = 0
-    _infer_started_ns: int = 0
 
     def due(self, now_ns: int) -> bool:
         """Whether the HUD should be drawn anew."""
@@ -55,18 +56,15 @@ class Dashboard:
 
     def add_chunk(self, row: ChunkRow) -> None:
         """A chunk is complete."""
-        ended_ns = row.end_ns or row.done_ns
-        if row.job == "infer" and row.index == 0:
-            self._infer_started_ns = row.submit_ns
-        if ended_ns is None:
-            return
-        self.gpu.add(ended_ns, row.job, row.gpu_ms or 0.0)
-        if row.index != row.of - 1:
+        if row.ended_ns is not None:
+            self.gpu.add(row.ended_ns, row.job, row.gpu_ms or 0.0)
+        run = self._run_times.add(row)
+        if run is None:
             return
         if row.job == "train":
-            self.steps.add(ended_ns)
-        else:
-            self.infer_ms = (ended_ns - self._infer_started_ns) / 1e6
+            self.steps.add(run.end_ns)
+        elif run.ms is not None:
+            self.infer_ms = run.ms
 
     def state(self, help_lines: Sequence[str] = (), **known: object) -> HudState:
         """The HUD's state; `known` are the fields that others know."""

@@ -33,7 +33,7 @@ from app.telemetry.statistics import Statistics
 from app.telemetry.summary import Summary
 from app.tenancy.nan_watch import NanWatch
 from app.xr.driver import XrDriver, XrEnded
-from engine.clock import Clock
+from engine.errors import first_line
 
 SLOW_EVALUATION_S = 2.0
 """After Ctrl-C an evaluation that takes longer than this is left out."""
@@ -144,8 +144,7 @@ class LiveSession:
             with Interrupt() as interrupt:
                 outcome = self._run(interrupt)
         except BaseException as error:
-            reason = str(error).strip() or type(error).__name__
-            outcome = f"error: {reason.splitlines()[0]}"
+            outcome = f"error: {first_line(error)}"
             raise
         finally:
             self.driver.close()
@@ -171,7 +170,7 @@ class LiveSession:
         with punctual_python():
             self._loop(loop, self._running(loop, interrupt))
         self.progress.close()
-        self._recalibrate()
+        self._clock = self.records.clock = self.rig.recalibrated(self._clock)
         self.records.screenshot(self.rig.picture())
         self._finish_saving(loop)
         if not interrupt.requested or evaluation_s < SLOW_EVALUATION_S:
@@ -205,12 +204,6 @@ class LiveSession:
         self.gpu.wait()
         self.gpu.take_completions()
         return elapsed
-
-    def _recalibrate(self) -> None:
-        """Compare the clocks once more: their drift since the start is then known."""
-        end = self.rig.calibrate()
-        if self._clock is not None and end is not None:
-            self._clock = self.records.clock = Clock(self._clock.start, end)
 
     def _running(self, loop: FrameLoop, interrupt: Interrupt) -> Callable[[], bool]:
         started = time.perf_counter()

@@ -51,7 +51,7 @@ class RunFigures:
 
     @property
     def missed_per_1000(self) -> float | None:
-        """Stale refreshes of 1000; None when nothing was shown."""
+        """Missed refreshes of 1000; None when nothing was shown."""
         return self.statistics.missed_per_1000 if self.statistics.vsyncs else None
 
     @property

@@ -15,6 +15,7 @@ import numpy as np
 from scipy import stats
 
 from app.sweep.trial import Trial
+from app.telemetry.run_times import RunTimes
 
 BLOCK_S = 0.5
 RESAMPLES = 400
@@ -51,29 +52,25 @@ def blocks_of(trial: Trial) -> list[Block]:
 
     for frame in trial.frames:
         block = at(frame.wait_ns)
-        if frame.displayed_ns is not None:
-            stale = frame.stale_run or 0
-            block.refreshes += 1 + stale
-            block.missed += stale + (frame.missed != 0)
+        block.refreshes += frame.refreshes
+        block.missed += frame.missed_refreshes
         if frame.frame_ms is not None:
             block.frame_ms.append(frame.frame_ms)
         if frame.gpu_done_ns is not None:
             block.observed_ms.append((frame.gpu_done_ns - frame.wait_ns) / 1e6)
         if frame.eye_ms is not None:
             block.eye_ms.append(frame.eye_ms)
-    starts: dict[str, tuple[int, int]] = {}
+    run_times = RunTimes()
     for chunk in trial.chunks:
         at(chunk.submit_ns).gpu_ms[chunk.job] += chunk.gpu_ms or 0.0
-        if chunk.index == 0:
-            starts[chunk.job] = (chunk.job_id, chunk.submit_ns)
-        ended_ns = chunk.end_ns or chunk.done_ns
-        if chunk.index != chunk.of - 1 or ended_ns is None:
+        run = run_times.add(chunk)
+        if run is None:
             continue
+        block = at(run.end_ns)
         # One that began during the warm-up makes up for one cut off at the end.
-        at(ended_ns).runs[chunk.job] += 1
-        run, submit_ns = starts.get(chunk.job, (None, 0))
-        if run == chunk.job_id:
-            at(ended_ns).run_ms[chunk.job].append((ended_ns - submit_ns) / 1e6)
+        block.runs[chunk.job] += 1
+        if run.ms is not None:
+            block.run_ms[chunk.job].append(run.ms)
     return blocks
 
 

@@ -62,7 +62,7 @@ def _shared(
     arm: Arm, f: Figures, trials: Trials, figures: Mapping[Arm, Figures]
 ) -> dict[str, object]:
     metric = _worker_metric(arm.job)
-    alone = figures.get(Arm(Kind.WORKER, arm.job, arm.chunks, arm.in_flight, "fixed", _hz(figures)))
+    alone = _alone(arm, figures)
     return {
         "name": arm.name,
         "folders": [trial.folder for trial in trials[arm] if trial.folder is not None],
@@ -85,9 +85,13 @@ def _worker_metric(job: str) -> str:
     return "train_ms" if job == "train" else "infer_ms"
 
 
-def _hz(figures: Mapping[Arm, Figures]) -> float:
-    """The rate that the worker arms carry; it means nothing to them."""
-    return next((arm.hz for arm, _ in _of(figures, Kind.WORKER)), 0.0)
+def _alone(arm: Arm, figures: Mapping[Arm, Figures]) -> Figures | None:
+    """The network alone in the same setting; policy and refresh rate mean nothing to it."""
+    setting = (arm.job, arm.chunks, arm.in_flight)
+    for other, f in _of(figures, Kind.WORKER):
+        if (other.job, other.chunks, other.in_flight) == setting:
+            return f
+    return None
 
 
 def _allowed(arm: Arm, figures: Mapping[Arm, Figures]) -> float | None:

@@ -191,6 +191,5 @@ class Sweep:
 
 def _line(trial: Trial) -> str:
     steps = sum(row.job == "train" and row.index == row.of - 1 for row in trial.chunks)
-    shown = [row for row in trial.frames if row.displayed_ns is not None]
-    missed = sum((row.stale_run or 0) + bool(row.missed) for row in shown)
+    missed = sum(row.missed_refreshes for row in trial.frames)
     return f"{trial.arm.name}: {len(trial.frames)} frames, {missed} refreshes missed, {steps} steps"

@@ -16,7 +16,6 @@ from app.telemetry.recorder import Recorder
 from app.telemetry.rows import ChunkRow, FrameRow
 from app.telemetry.summary import Summary
 from app.xr.driver import XrDriver
-from engine.clock import Clock
 
 
 @dataclass
@@ -98,9 +97,7 @@ def run_trial(
             loop.finish()
         created = rig.gpu.objects_created - before
         outcome = "interrupted" if stop() else "ok"
-        end = rig.calibrate() if clock is not None else None
-        if clock is not None and end is not None:
-            clock = Clock(clock.start, end)
+        clock = rig.recalibrated(clock)
         summary = Summary(
             outcome=outcome,
             chunks=arm.chunks,

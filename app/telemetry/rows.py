@@ -77,6 +77,21 @@ class FrameRow:
     camera_age_ms: float | None = None
     """Age of the camera image shown, at `locate_ns`."""
 
+    @property
+    def refreshes(self) -> int:
+        """Refreshes up to the one that first showed the frame, since the one before; 0: dropped."""
+        return 0 if self.displayed_ns is None else 1 + (self.stale_run or 0)
+
+    @property
+    def missed_refreshes(self) -> int:
+        """Those of them that did not show the frame drawn for them.
+
+        They repeated an old image, or showed a frame drawn for an earlier refresh.
+        """
+        if self.displayed_ns is None:
+            return 0
+        return (self.stale_run or 0) + (self.missed != 0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkRow:
@@ -114,6 +129,11 @@ class ChunkRow:
     """Chunks in flight once it was submitted, itself included."""
     reason: str
     """Why the policy submitted it."""
+
+    @property
+    def ended_ns(self) -> int | None:
+        """When the GPU finished it, as well as is known: stamped, else as observed."""
+        return self.done_ns if self.end_ns is None else self.end_ns
 
 
 _NAMES = {row: tuple(f.name for f in dataclasses.fields(row)) for row in (FrameRow, ChunkRow)}

@@ -6,6 +6,7 @@ from array import array
 from collections import Counter
 
 from app.telemetry.rows import ChunkRow, FrameRow
+from app.telemetry.run_times import RunTimes
 
 CAUSES = ("chunk", "start", "render")
 
@@ -18,8 +19,12 @@ class Statistics:
         self.chunks = 0
         self.fresh = 0
         """Refreshes that showed a new frame."""
-        self.on_time = 0
-        """Refreshes that showed the frame drawn for them."""
+        self.missed = 0
+        """Refreshes that repeated an old image, or showed a frame drawn for an earlier refresh.
+
+        A renderer that is always late by a refresh repeats nothing, but shows the world as seen
+        from where the head was.
+        """
         self.stale = 0
         """Refreshes that repeated an old image, up to the last fresh one."""
         self.longest_stale_run = 0
@@ -37,7 +42,7 @@ class Statistics:
         """GPU time by tenant."""
         self._first_wait_ns: int | None = None
         self._last_wait_ns = 0
-        self._starts: dict[str, tuple[int, int]] = {}  # job -> run, submit of its first chunk
+        self._run_times = RunTimes()
 
     def add_frame(self, row: FrameRow) -> None:
         """Count a frame."""
@@ -59,7 +64,7 @@ class Statistics:
         if row.displayed_ns is not None:
             run = row.stale_run or 0
             self.fresh += 1
-            self.on_time += row.missed == 0
+            self.missed += row.missed_refreshes
             self.stale += run
             self.longest_stale_run = max(self.longest_stale_run, run)
         elif row.missed is not None:
@@ -69,15 +74,12 @@ class Statistics:
         """Count a chunk; rows come in order of submission."""
         self.chunks += 1
         self.gpu_ms[row.job] += row.gpu_ms or 0.0
-        if row.index == 0:
-            self._starts[row.job] = (row.job_id, row.submit_ns)
-        ended_ns = row.end_ns or row.done_ns
-        if row.index != row.of - 1 or ended_ns is None:
+        run = self._run_times.add(row)
+        if run is None:
             return
         self.runs[row.job] += 1
-        number, submit_ns = self._starts.get(row.job, (None, 0))
-        if number == row.job_id:
-            self.run_ms[row.job].append((ended_ns - submit_ns) / 1e6)
+        if run.ms is not None:
+            self.run_ms[row.job].append(run.ms)
 
     @property
     def vsyncs(self) -> int:
@@ -85,13 +87,9 @@ class Statistics:
         return self.fresh + self.stale
 
     @property
-    def missed(self) -> int:
-        """Refreshes that repeated an old image, or showed a frame drawn for an earlier refresh.
-
-        A renderer that is always late by a refresh repeats nothing, but shows the world as seen
-        from where the head was.
-        """
-        return self.vsyncs - self.on_time
+    def on_time(self) -> int:
+        """Refreshes that showed the frame drawn for them."""
+        return self.vsyncs - self.missed
 
     @property
     def missed_per_1000(self) -> float:
