@@ -82,9 +82,9 @@ def _adapters() -> Iterator[Line]:
     adapters = wgpu.gpu.enumerate_adapters_sync()
     if not adapters:
         yield Line("adapter", "none", wrong=True)
-    for adapter in adapters:
+    for number, adapter in enumerate(adapters):
         info = adapter.info
-        yield Line("adapter", info["device"] or "unnamed")
+        yield Line(f"adapter {number}", info["device"] or "unnamed")
         yield Line("  type", info["adapter_type"])
         if info["adapter_type"] == "CPU":
             yield Line("  note", SLOW)

@@ -52,6 +52,9 @@ WANTED_LIMITS = (
     "max-compute-workgroup-size-x",
 )
 
+ADAPTER_VARIABLE = "DINOVISION_ADAPTER"
+"""Environment variable: number of an adapter as `doctor` lists them, or a part of its name."""
+
 _instance_ready = False
 
 
@@ -84,6 +87,27 @@ class BufferRange:
     def binding(self) -> dict[str, Any]:
         """The range as a bind group's resource."""
         return {"buffer": self.buffer, "offset": self.offset, "size": self.size}
+
+
+def _adapter(wanted: str) -> wgpu.GPUAdapter:
+    """The adapter of that number or name; the best one for an empty string."""
+    try:
+        if not wanted:
+            return wgpu.gpu.request_adapter_sync(power_preference="high-performance")
+        adapters = wgpu.gpu.enumerate_adapters_sync()
+    except Exception as error:
+        raise GpuError(
+            "no graphics adapter found: install a Vulkan driver (on Debian or Ubuntu: "
+            f"apt install libvulkan1 mesa-vulkan-drivers); {first_line(error)}"
+        ) from error
+    named = {str(number): adapter for number, adapter in enumerate(adapters)}
+    for adapter in adapters:
+        if wanted.casefold() in adapter.summary.casefold():
+            named.setdefault(wanted, adapter)
+    if wanted not in named:
+        there = "; ".join(f"{n} {a.summary}" for n, a in enumerate(adapters)) or "none"
+        raise GpuError(f"{ADAPTER_VARIABLE}={wanted}: no such adapter. Here: {there}")
+    return named[wanted]
 
 
 @dataclass(frozen=True)
@@ -120,15 +144,12 @@ class Gpu:
 
     @staticmethod
     def open() -> Gpu:
-        """The best adapter's device. Raises GpuError when there is none."""
+        """The device of the best adapter, or of the one that DINOVISION_ADAPTER names.
+
+        Raises GpuError when there is none.
+        """
         prepare_instance()
-        try:
-            adapter = wgpu.gpu.request_adapter_sync(power_preference="high-performance")
-        except Exception as error:
-            raise GpuError(
-                "no graphics adapter found: install a Vulkan driver (on Debian or Ubuntu: "
-                f"apt install libvulkan1 mesa-vulkan-drivers); {first_line(error)}"
-            ) from error
+        adapter = _adapter(os.environ.get(ADAPTER_VARIABLE, ""))
         limits = {key: adapter.limits[key] for key in WANTED_LIMITS if key in adapter.limits}
         features = [name for name in WANTED_FEATURES if name in adapter.features]
         try:

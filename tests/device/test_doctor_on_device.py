@@ -4,7 +4,8 @@ import pytest
 from rich.console import Console
 
 from app.doctor import run_doctor, smoke_error
-from engine.gpu import Gpu
+from engine.errors import GpuError
+from engine.gpu import ADAPTER_VARIABLE, Gpu
 from engine.session import Session
 
 pytestmark = pytest.mark.gpu
@@ -29,7 +30,7 @@ def test_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     assert code == 0
     assert lines[-1].startswith("  verdict: ready")
     assert not any("not known" in line for line in lines)
-    for label in ("adapter", "  driver", "  timestamp-query", "  shared memory", "device"):
+    for label in ("adapter 0", "  driver", "  timestamp-query", "  shared memory", "device"):
         assert any(line.startswith(f"  {label}: ") for line in lines)
 
 
@@ -47,3 +48,13 @@ def test_smoke_test_sees_a_kernel_that_did_not_run(
     code, lines = report()
     assert code == 1
     assert "computes wrong numbers" in lines[-1]
+
+
+def test_adapters_are_chosen_by_number_or_name(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = next(line for line in report()[1] if line.startswith("  adapter 0: "))
+    for wanted in ("0", first.removeprefix("  adapter 0: ")[:6].upper()):
+        monkeypatch.setenv(ADAPTER_VARIABLE, wanted)
+        assert Gpu.open().name.startswith(first.removeprefix("  adapter 0: "))
+    monkeypatch.setenv(ADAPTER_VARIABLE, "99")
+    with pytest.raises(GpuError, match=r"no such adapter. Here: 0 "):
+        Gpu.open()
