@@ -26,6 +26,8 @@ from app.config import (
     UsageError,
 )
 from app.evaluate.config import EvalConfig
+from app.generate.config import GenerateConfig
+from app.pretrain.config import PretrainConfig
 from app.sweep.config import SweepConfig
 from app.train.config import TrainConfig
 
@@ -105,6 +107,13 @@ def train(config: TrainConfig) -> int:
     return run_train(config)
 
 
+def pretrain(config: PretrainConfig) -> int:
+    """Train an encoder from photographs alone."""
+    from app.pretrain.command import run_pretrain
+
+    return run_pretrain(config)
+
+
 def evaluate(config: EvalConfig) -> int:
     """Measure a decoder on a folder of photographs."""
     from app.evaluate.command import run_eval
@@ -131,6 +140,13 @@ def bench(config: BenchConfig) -> int:
     return run_bench(config)
 
 
+def generate(config: GenerateConfig) -> int:
+    """Continue a text with a language model."""
+    from app.generate.command import run_generate
+
+    return run_generate(config)
+
+
 def report(config: ReportConfig) -> int:
     """Tables, plots and a page from a run or a sweep."""
     from app.report.command import run_report
@@ -142,9 +158,11 @@ COMMANDS: dict[type, Callable[..., int]] = {
     PreviewConfig: preview,
     HeadsetConfig: headset,
     TrainConfig: train,
+    PretrainConfig: pretrain,
     EvalConfig: evaluate,
     SweepConfig: sweep,
     BenchConfig: bench,
+    GenerateConfig: generate,
     ReportConfig: report,
     DoctorConfig: doctor,
     ExplainConfig: explain,
@@ -154,9 +172,11 @@ NAMES: dict[str, Callable[..., object]] = {
     "preview": PreviewConfig,
     "headset": HeadsetConfig,
     "train": TrainConfig,
+    "pretrain": PretrainConfig,
     "eval": EvalConfig,
     "sweep": SweepConfig,
     "bench": BenchConfig,
+    "generate": GenerateConfig,
     "report": ReportConfig,
     "doctor": DoctorConfig,
     "explain": ExplainConfig,
@@ -248,6 +268,10 @@ def _headline(summary: dict[str, object]) -> str:
     ]
     if summary["psnr_last_db"] is not None:
         parts.append(f"held-out {summary['psnr_first_db']:.2f} -> {summary['psnr_last_db']:.2f} dB")
+    passed = summary["held_out_passed_s"]
+    assert isinstance(passed, dict)
+    if marks := [f"{db} dB after {seconds:.1f} s" for db, seconds in passed.items()][-4:]:
+        parts.append(", ".join(marks))
     return ", ".join(parts)
 
 

@@ -14,6 +14,12 @@ from app.scene.load import MAX_LOAD
 from models.dinov3 import DEFAULT_DEPTH, MAX_DEPTH, PATCH
 from models.vision import IMAGE
 
+RANDOM = "random"
+"""As --encoder: fixed-seed random weights."""
+
+DEADLINE_IN_FLIGHT = 8
+"""The in-flight bound that suits the deadline policy on GPUs: docs/co-tenancy.md."""
+
 MAX_INPUT_SIZE = 1024
 """Pixels; attention's work grows with the fourth power of the side."""
 
@@ -37,9 +43,9 @@ class SessionConfig:
     max_kernel_ms: float | None = None
     """Longest single kernel, ms; longer ones are split, or refused. A chunk boundary cannot fall
     inside a kernel. [default: a quarter of a refresh; none on CPU devices]"""
-    encoder: Path | None = None
-    """DINOv3 ViT-S/16 checkpoint: safetensors or .pth, as Hugging Face or Meta publish it.
-    [default: random]"""
+    encoder: str | None = None
+    """DINOv3 ViT-S/16 checkpoint, safetensors or .pth, as Hugging Face or Meta publish it, or
+    random. [default: the DinoVision mini encoder where it ships, else random]"""
     depth: int = DEFAULT_DEPTH
     """Layers of the encoder in use (1 to 12)."""
     input_size: int = IMAGE
@@ -80,16 +86,19 @@ class LiveConfig(SessionConfig):
 
     chunks: int = 4
     """Chunks that each training step and each inference is cut into (K, at least 1)."""
-    in_flight: int = 1
-    """Most chunks in flight on the GPU, and with the fixed policy per frame (N, at least 1)."""
-    policy: Literal["fixed", "greedy", "deadline"] = "fixed"
-    """When chunks are submitted: N per frame, always N in flight, or as the next frame allows."""
+    in_flight: int | None = None
+    """Most chunks in flight on the GPU, and with the fixed policy per frame (N, at least 1).
+    [default: 8 with the deadline policy on GPUs, else 1]"""
+    policy: Literal["fixed", "greedy", "deadline"] | None = None
+    """When chunks are submitted: N per frame, always N in flight, or as the next frame allows.
+    [default: deadline on GPUs, fixed on CPU devices]"""
     job: Literal["train", "infer", "both", "none"] = "both"
     """What the network does: training steps, display inference, both in turn, or nothing."""
     hz: float = 90.0
     """Refresh rate, Hz (1 to 1000); a headset takes the nearest that it has."""
     fresh: bool = False
-    """Start from an untrained decoder. (No trained default ships yet: always so for now.)"""
+    """Start from an untrained decoder. [default: from the shipped one, if it was trained from the
+    encoder in use]"""
     frames: int | None = None
     """Stop after so many frames."""
     seconds: float | None = None
@@ -98,8 +107,12 @@ class LiveConfig(SessionConfig):
     """Folder for the records of the run. [default: none; runs/preview with --headless]"""
     save: Path | None = None
     """Write a checkpoint of the decoder here at the end. (S writes one at any time.)"""
+    rehearse: bool = True
+    """Mix some of the shipped photographs into what is learnt from, so that a decoder that has
+    learnt them does not forget, and a fresh one sees variety at once."""
     held_out: int = 15
-    """Held-out photographs in the PSNR figures of the summary (0 to 15; 0 leaves them out)."""
+    """Held-out photographs whose PSNR is measured before, during and after the session (0 to 15; 0
+    leaves them out)."""
     debug_nan: bool = False
     """After a loss that is not finite, name the first kernel whose result is not. Each training
     step then waits until the loss of the one before is known."""
@@ -107,11 +120,9 @@ class LiveConfig(SessionConfig):
     def check(self) -> None:
         """Raise UsageError for the first impossible value."""
         super().check()
-        at_least = {"--chunks": self.chunks, "--in-flight": self.in_flight}
-        if self.frames is not None:
-            at_least["--frames"] = self.frames
+        at_least = {"--chunks": self.chunks, "--in-flight": self.in_flight, "--frames": self.frames}
         for option, value in at_least.items():
-            if value < 1:
+            if value is not None and value < 1:
                 raise UsageError(f"{option} must be at least 1, not {value}")
         check_hz(self.hz)
         if self.seconds is not None and not self.seconds > 0:
@@ -122,6 +133,12 @@ class LiveConfig(SessionConfig):
             check_file("--save", self.save)
         if self.fresh and self.checkpoint is not None:
             raise UsageError("--fresh and --checkpoint exclude each other")
+
+    def scheduling(self, *, is_cpu: bool) -> tuple[str, int]:
+        """Policy and in-flight bound that hold on a device."""
+        policy = self.policy or ("fixed" if is_cpu else "deadline")
+        bound = DEADLINE_IN_FLIGHT if policy == "deadline" and not is_cpu else 1
+        return policy, self.in_flight or bound
 
     @property
     def out_dir(self) -> Path | None:

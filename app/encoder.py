@@ -1,4 +1,4 @@
-"""The encoder that a decoder learns from: a file's, or random weights that are always the same."""
+"""The encoder that decoders learn from: the shipped one, a file's, or random weights."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
+import assets
+from app.config import RANDOM, UsageError
 from engine.graph import Graph
 from models.dinov3 import PATCH, encode
 from models.dinov3_files import load_encoder
@@ -19,6 +22,9 @@ ENCODER_SEED = 20260801
 """Seed of the random encoder: always the same features, so that decoders can be resumed."""
 
 RANDOM_ENCODER = "random encoder, not DINOv3"
+MINI_ENCODER = "DinoVision mini encoder"
+MINI_DEPTH = 3
+"""Layers of the mini encoder."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +35,15 @@ class Encoder:
     note: str
     tensors: dict[str, np.ndarray] = field(repr=False)
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """SHA-256 of the weights, whatever file they came from."""
         return weights_digest(self.tensors)
+
+    @property
+    def is_random(self) -> bool:
+        """Whether it has learnt nothing."""
+        return self.note == RANDOM_ENCODER
 
     def trained(self, metadata: Mapping[str, str]) -> bool:
         """Whether a checkpoint with this metadata learnt from this encoder, as far as it says."""
@@ -41,9 +52,22 @@ class Encoder:
         return metadata.get("encoder", self.note) == self.note
 
 
-def open_encoder(path: Path | None, depth: int) -> Encoder:
-    """The encoder of a DINOv3 file, or the random one. Raises CheckpointError for other files."""
-    if path is not None:
+def open_encoder(choice: str | None, depth: int) -> Encoder:
+    """`choice`: a DINOv3 file, "random", or None for the mini encoder that ships.
+
+    Without a shipped one None means random. Raises CheckpointError for other files, UsageError for
+    more layers than the mini encoder has.
+    """
+    shipped = assets.encoder_file()
+    if choice is None and shipped.exists():
+        if depth > MINI_DEPTH:
+            raise UsageError(
+                f"the mini encoder has {MINI_DEPTH} layers, not {depth}: take fewer, or another "
+                f"--encoder (a file, or {RANDOM})"
+            )
+        return Encoder(depth, MINI_ENCODER, load_encoder(shipped, depth))
+    if choice is not None and choice != RANDOM:
+        path = Path(choice)
         return Encoder(depth, f"encoder: {path.name}", load_encoder(path, depth))
     graph = Graph()
     encode(graph.input("image", (PATCH, PATCH, 3)), depth)

@@ -3,7 +3,7 @@
 Weights travel one way, at step ends only: training -> published -> inference. A training step
 copies its parameters to `published` with its last chunk; an inference takes that copy with its
 first chunk. So display inference uses the weights of one finished step from beginning to end,
-however the chunks of both interleave.
+however the chunks of both interleave. A second copy keeps the weights of the start, for comparison.
 """
 
 from __future__ import annotations
@@ -18,15 +18,13 @@ import numpy as np
 import wgpu
 
 from app.encoder import open_encoder
-from engine.checkpoint import Checkpoint, load_checkpoint
+from app.start import choose_start, has_state
 from engine.chunks import estimated_costs
 from engine.compile import compile_graph
-from engine.errors import CheckpointError
 from engine.gpu import BufferRange, Gpu, Readback
 from engine.kernel_table import load_table
-from engine.optim import HYPER, Adam, Optimizer
+from engine.optim import HYPER, Optimizer
 from engine.profile import measured_costs
-from engine.schedules import Warmup
 from engine.session import Session
 from engine.split import split_plan
 from models.dinov3 import DEFAULT_DEPTH, WIDTH
@@ -34,9 +32,6 @@ from models.nn import initial_parameters
 from models.vision import COMPONENTS, IMAGE, inference_graph, training_graph
 
 log = logging.getLogger(__name__)
-
-LEARNING = Adam(rate=1.5e-3, schedule=Warmup(10))
-"""Found on the photo walk from a fresh decoder: see docs/measurements.md."""
 
 MEASURE_REPEATS = 7
 """Runs that measure each plan's launches at start-up, 2 to 3 ms each on a GPU."""
@@ -49,16 +44,18 @@ SPLIT_ROUNDS = 3
 class NetworkConfig:
     """What to build.
 
-    `encoder`: a DINOv3 file; `checkpoint`: a decoder to resume from; `depth`: layers of the
-    encoder; `size`: side of the image, pixels, a multiple of 16.
+    `encoder`: see `app.encoder.open_encoder`; `checkpoint`: a decoder to resume from; `depth`:
+    layers of the encoder; `size`: side of the image, pixels, a multiple of 16; `shipped_decoder`:
+    whether to start from it if it fits the encoder; `optimizer`: instead of the start's own.
     """
 
-    encoder: Path | None = None
+    encoder: str | None = None
     checkpoint: Path | None = None
     depth: int = DEFAULT_DEPTH
     size: int = IMAGE
     seed: int = 0
-    optimizer: Optimizer = LEARNING
+    shipped_decoder: bool = False
+    optimizer: Optimizer | None = None
 
 
 class Network:
@@ -66,13 +63,13 @@ class Network:
 
     def __init__(self, gpu: Gpu, config: NetworkConfig) -> None:
         self.gpu, self.config = gpu, config
-        self.optimizer = config.optimizer
-        self.step = self._first_step = 0
+        self.encoder = open_encoder(config.encoder, config.depth)
+        self.start = choose_start(config.checkpoint, self.encoder, shipped=config.shipped_decoder)
+        self.optimizer = config.optimizer or self.start.optimizer
+        self.step = self.start.step
         """Finished training steps, those before a resumed checkpoint included."""
         shape = {"depth": config.depth, "size": config.size}
-        training = training_graph(config.optimizer, **shape)
-        encoder = open_encoder(config.encoder, config.depth)
-        resumed = load_checkpoint(config.checkpoint) if config.checkpoint else None
+        training = training_graph(self.optimizer, **shape)
         # What `run.py tune` has measured, if it has.
         facts = replace(gpu.facts, table=load_table(gpu))
         self.train = Session(gpu, compile_graph(training, facts))
@@ -80,35 +77,51 @@ class Network:
         self.train_costs = estimated_costs(self.train.plan, is_cpu=facts.is_cpu)
         """Nanoseconds of each launch: estimated, measured by `warm_up`."""
         self.infer_costs = estimated_costs(self.infer.plan, is_cpu=facts.is_cpu)
-        self.encoder_note = encoder.note
         decoder = initial_parameters(training, config.seed, trainable=True)
-        self._initial = decoder | encoder.tensors
-        if resumed:
-            self._resume(resumed)
+        self._initial = decoder | self.encoder.tensors | self._resumed()
         self._connect()
+
+    def _resumed(self) -> dict[str, np.ndarray]:
+        """What the start's file holds of weights and optimiser state."""
+        file, plan = self.start.file, self.train.plan
+        if file is None:
+            return {}
+        names = [*plan.names("parameter"), *(plan.names("state") if has_state(file) else ())]
+        return file.pick({name: self.train.type(name).shape for name in names})
 
     def _connect(self) -> None:
         """Find the memory that weights travel between, and fill it."""
         self._weights = _only(self.train.pack("parameter"))
-        self._deployed = _only(self.infer.pack("parameter"))
         self._check_layout()
         self._published = self.gpu.storage_buffer(self._weights.size, "published")
+        self._before = self.gpu.storage_buffer(self._weights.size, "before")
         self.reset()
 
     def reset(self) -> None:
         """Back to the initial (or resumed) weights and optimiser state, and publish them."""
         for session in (self.train, self.infer):
-            for kind in ("frozen", "parameter"):
-                session.load({name: self._initial[name] for name in session.plan.names(kind)})
+            self._fill(session)
         for name in self.train.plan.names("state"):
             zeros = np.zeros(self.train.type(name).shape, np.float32)
             self.train.write(name, self._initial.get(name, zeros))
         self.infer.write("components.basis", np.zeros((COMPONENTS, WIDTH), np.float32))
         self.infer.write("components.offset", np.full(COMPONENTS, 0.5, np.float32))
-        self.step = self._first_step
+        self.step = self.start.step
+        w = self._weights
         encoder = self.gpu.device.create_command_encoder()
         self.publish(encoder)
+        encoder.copy_buffer_to_buffer(w.buffer, w.offset, self._before, 0, w.size)
         self.gpu.submit(encoder)
+
+    def another_inference(self) -> Session:
+        """A session like `infer` with memory of its own, for pictures that nobody is shown."""
+        session = Session(self.gpu, self.infer.plan)
+        self._fill(session)
+        return session
+
+    def _fill(self, session: Session) -> None:
+        names = [*session.plan.names("frozen"), *session.plan.names("parameter")]
+        session.load({name: self._initial[name] for name in names})
 
     def warm_up(self, max_kernel_ms: float | None = None) -> None:
         """Run both plans so that drivers finish compiling, measure their launches, and reset.
@@ -151,29 +164,37 @@ class Network:
         w = self._weights
         encoder.copy_buffer_to_buffer(w.buffer, w.offset, self._published, 0, w.size)
 
-    def deploy(self, encoder: wgpu.GPUCommandEncoder) -> None:
-        """Record the copy of the published weights into the inference session."""
-        d = self._deployed
-        encoder.copy_buffer_to_buffer(self._published, 0, d.buffer, d.offset, d.size)
+    def deploy(
+        self,
+        encoder: wgpu.GPUCommandEncoder,
+        session: Session | None = None,
+        *,
+        before: bool = False,
+    ) -> None:
+        """Record the copy of weights into an inference session, the displayed one by default.
+
+        Those published last, or with `before` those of the start.
+        """
+        d = _only((session or self.infer).pack("parameter"))
+        source = self._before if before else self._published
+        encoder.copy_buffer_to_buffer(source, 0, d.buffer, d.offset, d.size)
 
     # Outside of it
 
-    def psnr(self, images: np.ndarray) -> float:
-        """PSNR in dB over all pixels of images uint8 [n, size, size, 3].
+    def errors(self, images: np.ndarray) -> list[float]:
+        """Mean squared error of each of images uint8 [n, size, size, 3], for signals in 0..1.
 
         Painted with the published weights. Waits for the device.
         """
-        total = 0.0
+        errors = []
         for image in images:
-            target = to_unit(image)
-            self.infer.write("image", target)
+            self.infer.write("image", to_unit(image))
             encoder = self.gpu.device.create_command_encoder()
             self.deploy(encoder)
             self.infer.encode(encoder)
             self.gpu.submit(encoder)
-            painted = self.infer.read("painted").astype(np.float64)
-            total += float(np.mean((painted - target) ** 2))
-        return psnr_db(total / len(images))
+            errors.append(float(self.infer.read("error")[0]))
+        return errors
 
     def checkpoint_tensors(self, packs: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
         """Name the contents of downloaded packs, as `Saver` brings them."""
@@ -192,7 +213,8 @@ class Network:
         return {
             "step": str(step),
             "model": "dinovision-decoder",
-            "encoder": self.encoder_note,
+            "encoder": self.encoder.note,
+            "encoder_sha256": self.encoder.digest,
             "depth": str(self.config.depth),
             "size": str(self.config.size),
             "optimizer": repr(self.optimizer),
@@ -201,23 +223,6 @@ class Network:
     def saved_packs(self) -> list[BufferRange]:
         """Memory that a checkpoint consists of: parameters and optimiser moments."""
         return [*self.train.pack("parameter"), *self.train.pack("state")]
-
-    def _resume(self, file: Checkpoint) -> None:
-        plan = self.train.plan
-        shapes = {name: self.train.type(name).shape for name in plan.names("parameter")}
-        if all(name in file.tensors for name in plan.names("state")):
-            shapes |= {name: self.train.type(name).shape for name in plan.names("state")}
-            self._first_step = _step(file)
-        ours = {"encoder": self.encoder_note, "depth": str(self.config.depth)}
-        theirs = {key: file.metadata.get(key, value) for key, value in ours.items()}
-        if theirs != ours:
-            log.warning(
-                "%s was trained on '%s', not on '%s': expect poor pictures at first",
-                file.path,
-                ", depth ".join(theirs.values()),
-                ", depth ".join(ours.values()),
-            )
-        self._initial |= file.pick(shapes)
 
     def _check_layout(self) -> None:
         """Both plans must pack the decoder alike: weights are copied as one block."""
@@ -276,11 +281,9 @@ def psnr_db(mse: float) -> float:
     return -10 * math.log10(mse) if mse > 0 else math.inf
 
 
-def _step(file: Checkpoint) -> int:
-    text = file.metadata.get("step", "")
-    if not text.isdecimal():
-        raise CheckpointError(f"{file.path} does not say how many steps it has learnt: '{text}'")
-    return int(text)
+def finite_db(mse: float) -> float | None:
+    """The same; None where there is no finite figure: identical images, or broken ones."""
+    return psnr_db(mse) if 0 < mse < math.inf else None
 
 
 def _only(ranges: list[BufferRange]) -> BufferRange:

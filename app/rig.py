@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 import numpy as np
 
-from app.camera import CaptureThread, Frame, open_camera
+from app.camera import CaptureThread, Frame, Image, open_camera
 from app.config import SessionConfig
 from app.network import Network, NetworkConfig
 from app.progress import Progress
 from app.revision import revision
 from app.scene.renderer import PanelSources, SceneRenderer
 from app.telemetry.stamps import Stamps
+from app.tenancy.held_out import HeldOut
 from app.tenancy.jobs import InferJob, TrainJob
 from app.tenancy.nan_watch import NanWatch
 from app.tenancy.policy import make_policy
@@ -49,19 +51,29 @@ class Rig:
         self.gpu = Gpu.open()
         progress.say(f"adapter: {self.gpu.name}")
 
-    def build(self, view_size: tuple[int, int], period_ms: float) -> None:
+    def build(
+        self, view_size: tuple[int, int], period_ms: float, *, shipped_decoder: bool = False
+    ) -> None:
         """Compile network and scene, and measure what the network's launches take here.
 
         `view_size`: one eye, pixels. `period_ms`: the shortest refresh period of the session.
+        `shipped_decoder`: whether to start from it, where it fits the encoder.
         """
         config, gpu = self.config, self.gpu
         self.progress.say("compiling encoder, decoder and training step")
         size = config.input_size
         self.network = Network(
             gpu,
-            NetworkConfig(config.encoder, config.checkpoint, config.depth, size, config.seed),
+            NetworkConfig(
+                encoder=config.encoder,
+                checkpoint=config.checkpoint,
+                depth=config.depth,
+                size=size,
+                seed=config.seed,
+                shipped_decoder=shipped_decoder,
+            ),
         )
-        self.progress.say(self.network.encoder_note)
+        self.progress.say(f"{self.network.encoder.note}; {self.network.start.note}")
         self.progress.say("measuring kernels")
         self.network.warm_up(self._max_kernel_ms(period_ms))
         infer = self.network.infer
@@ -125,10 +137,12 @@ class Rig:
         mode: str,
         owned: ExitStack,
         watch: NanWatch | None = None,
+        rehearsed: Sequence[Image] = (),
+        held_out: HeldOut | None = None,
     ) -> tuple[Tenant, TrainJob, InferJob]:
         """The network as a tenant, with its two jobs; `owned` closes them."""
-        train = TrainJob(self.network, self.image, watch)
-        infer = InferJob(self.network, self.image)
+        train = TrainJob(self.network, self.image, watch, rehearsed)
+        infer = InferJob(self.network, self.image, held_out)
         owned.callback(infer.close)
         tenant = Tenant(
             {"train": train, "infer": infer},
@@ -146,7 +160,8 @@ class Rig:
         return {
             "adapter": self.gpu.name,
             "driver": self.gpu.driver,
-            "encoder": self.network.encoder_note,
+            "encoder": self.network.encoder.note,
+            "decoder": self.network.start.note,
             "revision": revision(),
         }
 

@@ -8,6 +8,11 @@ def photos_dir() -> Path:
     return Path(__file__).resolve().parent / "photos"
 
 
+def encoder_file() -> Path:
+    """Where the mini encoder lies, if one ships with this version."""
+    return Path(__file__).resolve().parent / "encoder.safetensors"
+
+
 def decoder_file() -> Path:
     """Where the trained default decoder lies, if one ships with this version."""
     return Path(__file__).resolve().parent / "decoder.safetensors"

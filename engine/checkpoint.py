@@ -69,7 +69,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Read a safetensors file; f16, bf16 and f64 tensors become f32, others are an error.
+    """Read a safetensors file; f16, bf16, f64 and i64 tensors become f32, others are an error.
 
     Raises CheckpointError when the file is missing, truncated or not safetensors, or when its
     contents differ from what `save_checkpoint` wrote.
@@ -120,15 +120,18 @@ def _metadata(data: bytes) -> dict[str, str]:
 
 
 def floats(dtype: str, raw: bytes | bytearray) -> np.ndarray:
-    """Little-endian F16, BF16, F32 or F64, as safetensors calls them -> f32 [n].
+    """Little-endian F16, BF16, F32, F64 or I64, as safetensors calls them -> f32 [n].
 
-    Raises ValueError for other dtypes and for bytes that are no whole number of elements.
+    I64 is for the counters that PyTorch keeps beside statistics; large ones are rounded. Raises
+    ValueError for other dtypes and for bytes that are no whole number of elements.
     """
     if dtype == "BF16":  # unknown to NumPy: the upper half of an f32
         return (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
     if dtype in ("F16", "F32", "F64"):
         return np.frombuffer(raw, f"<f{int(dtype[1:]) // 8}").astype(np.float32)
-    raise ValueError(f"dtype {dtype}; only floats are supported")
+    if dtype == "I64":
+        return np.frombuffer(raw, "<i8").astype(np.float32)
+    raise ValueError(f"dtype {dtype}; only floats and counters (I64) are supported")
 
 
 def _as_f32(path: Path, name: str, entry: Mapping[str, object]) -> np.ndarray:

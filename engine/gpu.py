@@ -16,15 +16,17 @@ import os
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any, Literal
+from threading import Lock
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import wgpu
 
 from engine.errors import GpuError, first_line
+from engine.pipelines import Pipelines, Program
 from engine.specialize import DeviceFacts
 
 FACTORIES = {
@@ -111,12 +113,34 @@ def _adapter(wanted: str) -> wgpu.GPUAdapter:
 
 
 @dataclass(frozen=True)
-class Command:
-    """One recorded launch: raw handles and the grid."""
+class Launch:
+    """A compute kernel, what it binds (read-only ranges, then writable ones) and its grid."""
+
+    source: str
+    reads: Sequence[BufferRange]
+    writes: Sequence[BufferRange]
+    grid: tuple[int, int, int]
+    label: str = ""
+    overrides: Mapping[str, int] = field(default_factory=dict)
+    """Values of the shader's overridable constants, by name."""
+
+    @property
+    def program(self) -> Program:
+        """What is compiled."""
+        overrides = frozenset(self.overrides.items())
+        return Program(self.source, len(self.reads), len(self.writes), overrides, self.label)
+
+
+class Command(NamedTuple):
+    """A launch ready for replay: raw handles and the grid."""
 
     pipeline: Any
     bind_group: Any
-    grid: tuple[int, int, int]
+    x: int
+    y: int
+    z: int
+    owner: Any
+    """The public bind group: its raw handle dies with it."""
 
 
 class Gpu:
@@ -130,6 +154,7 @@ class Gpu:
         self.adapter, self.device, self.queue = adapter, device, device.queue
         self.facts = _facts(adapter, device)
         self.created: Counter[str] = Counter()
+        self._counting_lock = Lock()
         self._lib, self._ffi = lib, ffi
         self._raw_device = device._internal
         self._raw_queue = device.queue._internal
@@ -139,8 +164,8 @@ class Gpu:
         self._callback = ffi.callback(
             "void(WGPUQueueWorkDoneStatus, WGPUStringView, void *, void *)", self._on_done
         )
-        self._pipelines: dict[Hashable, tuple[Any, Any]] = {}
         self._count_creations()
+        self._pipelines = Pipelines(device)
 
     @staticmethod
     def open() -> Gpu:
@@ -183,7 +208,8 @@ class Gpu:
     def _counting(self, kind: str, create: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(create)
         def counted(*args: Any, **kwargs: Any) -> Any:
-            self.created[kind] += 1
+            with self._counting_lock:
+                self.created[kind] += 1
             return create(*args, **kwargs)
 
         return counted
@@ -200,6 +226,15 @@ class Gpu:
         usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
         return self.device.create_buffer(size=max(16, nbytes), usage=usage, label=label)
 
+    def commands(self, launches: Sequence[Launch]) -> list[Command]:
+        """Compile and bind kernels; pipelines are shared between equal programs.
+
+        Raises GpuError with the compiler's message when the WGSL is invalid.
+        """
+        programs = [launch.program for launch in launches]
+        self._pipelines.make(programs)
+        return [self._bind(*each) for each in zip(launches, programs, strict=True)]
+
     def command(
         self,
         source: str,
@@ -207,77 +242,49 @@ class Gpu:
         writes: Sequence[BufferRange],
         grid: tuple[int, int, int],
         label: str = "",
-        overrides: Mapping[str, int] | None = None,
     ) -> Command:
-        """Bind a compute kernel; pipelines are shared between equal sources and overrides.
+        """A single kernel, as `commands`."""
+        return self.commands([Launch(source, reads, writes, grid, label)])[0]
 
-        `overrides` are values of the shader's overridable constants, by name. Raises GpuError
-        with the compiler's message when the WGSL is invalid.
-        """
-        pipeline, layout = self._pipeline(source, len(reads), len(writes), label, overrides or {})
-        entries = [{"binding": i, "resource": r.binding()} for i, r in enumerate([*reads, *writes])]
-        group = self.device.create_bind_group(layout=layout, entries=entries)
-        # The public objects are kept: the raw handles die with them.
-        return Command(pipeline, group, grid)
-
-    def _pipeline(
-        self, source: str, reads: int, writes: int, label: str, overrides: Mapping[str, int]
-    ) -> tuple[Any, Any]:
-        key = (source, reads, writes, frozenset(overrides.items()))
-        if key not in self._pipelines:
-            kinds = ["read-only-storage"] * reads + ["storage"] * writes
-            layout = self.device.create_bind_group_layout(
-                entries=[
-                    {
-                        "binding": i,
-                        "visibility": wgpu.ShaderStage.COMPUTE,
-                        "buffer": {"type": kind},
-                    }
-                    for i, kind in enumerate(kinds)
-                ]
-            )
-            try:
-                module = self.device.create_shader_module(code=source, label=label)
-                pipeline = self.device.create_compute_pipeline(
-                    layout=self.device.create_pipeline_layout(bind_group_layouts=[layout]),
-                    compute={
-                        "module": module,
-                        "entry_point": "main",
-                        "constants": dict(overrides),
-                    },
-                    label=label,
-                )
-            except wgpu.GPUError as error:
-                raise GpuError(f"kernel {label or '?'} does not compile: {error}") from error
-            self._pipelines[key] = (pipeline, layout)
-        return self._pipelines[key]
+    def _bind(self, launch: Launch, program: Program) -> Command:
+        ranges = enumerate([*launch.reads, *launch.writes])
+        group = self.device.create_bind_group(
+            layout=self._pipelines.layout(program),
+            entries=[{"binding": i, "resource": r.binding()} for i, r in ranges],
+        )
+        pipeline = self._pipelines.pipeline(program)
+        return Command(pipeline._internal, group._internal, *launch.grid, group)
 
     # Replay, submission, completion
 
     def replay(
         self,
         encoder: wgpu.GPUCommandEncoder,
-        commands: Sequence[Command],
+        commands: Iterable[Command],
         timestamp_writes: dict[str, Any] | None = None,
     ) -> None:
-        """Record launches into one compute pass through raw calls; creates no counted object.
+        """Record launches into one compute pass; creates no counted object.
 
         `timestamp_writes` as in `begin_compute_pass`.
         """
+        compute_pass = encoder.begin_compute_pass(timestamp_writes=timestamp_writes)
+        self.launch(compute_pass, commands)
+        compute_pass.end()
+
+    def launch(self, compute_pass: wgpu.GPUComputePassEncoder, commands: Iterable[Command]) -> None:
+        """Record launches into an open pass, through raw calls."""
         lib, null = self._lib, self._ffi.NULL
         set_pipeline = lib.wgpuComputePassEncoderSetPipeline
         set_group = lib.wgpuComputePassEncoderSetBindGroup
         dispatch = lib.wgpuComputePassEncoderDispatchWorkgroups
-        compute_pass = encoder.begin_compute_pass(timestamp_writes=timestamp_writes)
         raw = compute_pass._internal
         last = None
-        for command in commands:
-            if command.pipeline is not last:
-                set_pipeline(raw, command.pipeline._internal)
-                last = command.pipeline
-            set_group(raw, 0, command.bind_group._internal, 0, null)
-            dispatch(raw, *command.grid)
-        compute_pass.end()
+        for pipeline, group, x, y, z, _ in commands:
+            if pipeline is not last:
+                set_pipeline(raw, pipeline)
+                last = pipeline
+            set_group(raw, 0, group, 0, null)
+            dispatch(raw, x, y, z)
 
     def stamp(
         self, compute_pass: wgpu.GPUComputePassEncoder, queries: wgpu.GPUQuerySet, index: int
@@ -287,13 +294,15 @@ class Gpu:
             compute_pass._internal, queries._internal, index
         )
 
-    def submit(self, encoder: wgpu.GPUCommandEncoder) -> int:
-        """Submit and return a serial number; see `completed`. Serials count from 1.
+    def submit(self, *work: wgpu.GPUCommandEncoder | wgpu.GPUCommandBuffer) -> int:
+        """Submit in order, and return a serial number; see `completed`. Serials count from 1.
 
         Raises GpuError when the device refuses: it is lost, or out of memory.
         """
         try:
-            self.queue.submit([encoder.finish()])
+            self.queue.submit(
+                [w.finish() if isinstance(w, wgpu.GPUCommandEncoder) else w for w in work]
+            )
         except wgpu.GPUError as error:
             raise GpuError(f"the device refused work: {first_line(error)}") from error
         self._submitted += 1

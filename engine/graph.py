@@ -219,6 +219,7 @@ def verify(graph: Graph) -> None:
             raise GraphError(f"node {node} should have type {inferred}")
         if node.op == EXTRA and node.type not in _extra_types(node):
             raise GraphError(f"{node}: {node.inputs[0].op} has no such further result")
+    _verify_in_place(graph)
     for what, named in (("output", graph.outputs), ("gradient", graph.gradients)):
         for name, node in named.items():
             if not _member(graph, node):
@@ -228,6 +229,23 @@ def verify(graph: Graph) -> None:
             raise GraphError(f"effect {effect} is not a node of the graph")
         if not definition(effect.op).effect:
             raise GraphError(f"{effect} is listed as an effect but has none")
+
+
+def _verify_in_place(graph: Graph) -> None:
+    """What an op changes in place is an input or a state that nothing else reads, so that reads
+    of the old and of the new value cannot be confused.
+    """
+    from engine.op import definition
+
+    users = consumers(reachable(graph.roots()))
+    for node in users:
+        if node.op in SOURCES or not definition(node.op).in_place:
+            continue
+        changed = node.inputs[0]
+        if changed.op not in ("input", "state"):
+            raise GraphError(f"{node} changes %{changed.id}, which is neither input nor state")
+        if len(users[changed]) > 1 or changed in graph.outputs.values():
+            raise GraphError(f"{node} changes '{changed.name}', which something else reads")
 
 
 def _extra_types(extra: Node) -> tuple[TensorType, ...]:

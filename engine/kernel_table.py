@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 LAYOUTS = ("nn", "nt", "tn", "tt")
-GENERATORS = ("matmul", "gemv", "product", "operands", "epilogue")
+GENERATORS = ("matmul", "tiled", "gemv", "product", "operands", "splits", "epilogue")
 """Modules of engine/kernels whose change makes measurements stale."""
 
 log = logging.getLogger(__name__)

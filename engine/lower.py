@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from engine.errors import PlanError
-from engine.graph import EXTRA, Graph, Node, TensorType, reachable
+from engine.graph import EXTRA, SOURCES, Graph, Node, TensorType, reachable
+from engine.kernels.splits import Splits
 from engine.kernels.wgsl import Kernel
 from engine.op import definition
 from engine.plan import Buffer, Dispatch
@@ -15,6 +17,15 @@ from engine.specialize import DeviceFacts
 
 Operand = Node | int | tuple[int, ...]
 """A node, a scratch buffer's id, or a run of packed buffers."""
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """What is left of a product that was split along k: a launch on `reads`."""
+
+    kernel: Kernel
+    reads: tuple[Operand, ...]
+    splits: Splits
 
 
 class Lowering:
@@ -28,6 +39,7 @@ class Lowering:
         self.types: dict[str, TensorType] = {}
         self.constants: dict[int, np.ndarray] = {}
         self._of: dict[Node, int] = {}
+        self._unfinished: dict[int, Unfinished] = {}
         self._kinds = _kinds(graph)
         nodes = reachable(graph.roots())
         self._readers: dict[tuple[Node, int], list[Node]] = {}
@@ -41,6 +53,7 @@ class Lowering:
             self._own(storage_root(node))
         for node in nodes:
             self._lower(node)
+        self._finish(list(self._unfinished))
         for name, node in graph.outputs.items():
             self._publish(name, node)
         for name, node in graph.gradients.items():
@@ -72,10 +85,39 @@ class Lowering:
                 f"{self.facts.max_storage_buffers}"
             )
         bound = [self._ids(operand) for operand in (*reads, *writes)]
+        self._finish([b for ids in bound for b in ids])
         entry = Dispatch(kernel, tuple(bound[: len(reads)]), tuple(bound[len(reads) :]))
         if entry.read_ids() & entry.write_ids():
             raise PlanError(f"{kernel.label} binds a buffer both read-only and writable")
         self.dispatches.append(entry)
+
+    def finish_later(self, rest: Unfinished, result: Operand) -> None:
+        """Append the rest of a product where the result is first needed; see `take_unfinished`."""
+        ids = self._ids(result)
+        if len(ids) == 1:
+            self._unfinished[ids[0]] = rest
+        else:
+            self.dispatch(rest.kernel, rest.reads, result)
+
+    def take_unfinished(self, node: Node, kind: str, bound: int) -> Unfinished | None:
+        """What is left of the product that gives `node`, for a launch that then does it and writes
+        the result, in elements of WGSL type `kind`.
+
+        None if nothing is left, if the result has other elements, or if the operands do not fit
+        beside `bound` others, `node` among them.
+        """
+        rest = self._unfinished.get(self.buffer(node))
+        if rest is None or rest.splits.epilogue.result(rest.splits.columns)[0] != kind:
+            return None
+        if bound + len(rest.reads) > self.facts.max_storage_buffers:
+            return None
+        return self._unfinished.pop(self.buffer(node))
+
+    def _finish(self, buffers: Sequence[int]) -> None:
+        for buffer in buffers:
+            rest = self._unfinished.pop(buffer, None)
+            if rest is not None:
+                self.dispatch(rest.kernel, rest.reads, buffer)
 
     def _ids(self, operand: Operand) -> tuple[int, ...]:
         if isinstance(operand, Node):
@@ -87,15 +129,19 @@ class Lowering:
         return len(self.buffers) - 1
 
     def _lower(self, node: Node) -> None:
-        if node.op in ("parameter", "input", "constant", "state"):
+        if node.op in SOURCES:
             self._declare(node)
             return
         op = definition(node.op)
-        if op.view:
+        if op.view or op.in_place:
             self._of[node] = self.buffer(node.inputs[0])
-            return
-        if not op.effect:
+        elif not op.effect:
             self._own(node)
+        if op.view:
+            return
+        if op.effect:
+            # It may change what an epilogue reads.
+            self._finish(list(self._unfinished))
         op.lower(node, self)
 
     def _own(self, node: Node) -> int:
@@ -125,8 +171,13 @@ class Lowering:
 
 
 def storage_root(node: Node) -> Node:
-    """The node whose buffer holds `node`: views resolve to what they view."""
-    while node.op not in ("parameter", "input", "constant", "state") and definition(node.op).view:
+    """The node whose buffer holds `node`: views resolve to what they view, changes in place to
+    what they change.
+    """
+    while node.op not in SOURCES:
+        op = definition(node.op)
+        if not (op.view or op.in_place):
+            break
         node = node.inputs[0]
     return node
 

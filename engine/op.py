@@ -45,6 +45,9 @@ class Op(ABC):
     """True when the op updates sources in place instead of producing a value."""
     view: bool = False
     """True when the result is its first operand's storage under another shape."""
+    in_place: bool = False
+    """True when the result is its first operand's storage, changed: an input or a state that
+    nothing else may read (`engine.graph.verify`)."""
 
     @abstractmethod
     def infer(self, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:

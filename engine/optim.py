@@ -22,6 +22,7 @@ from engine.kernels.update import FIRST, LAST
 from engine.lower import storage_root
 from engine.ops.shape import copy
 from engine.ops.update import blocks
+from engine.rewrite import rewrite_forward
 from engine.schedules import Constant, Schedule
 
 HYPER = "optim.hyper"
@@ -183,7 +184,7 @@ class AdamW(Adam):
 def keep_gradients(loss: Node) -> list[Node]:
     """Compute the gradient of every trainable parameter and keep it for the host, by name."""
     parameters = loss.graph.parameters(trainable=True)
-    grads = _own_storage(gradients(loss, parameters))
+    grads = _own_storage(gradients(rewrite_forward(loss), parameters))
     loss.graph.gradients.update((p.name, g) for p, g in zip(parameters, grads, strict=True))
     return grads
 

@@ -76,9 +76,7 @@ class _Stopwatch:
         launches = encoder.begin_compute_pass()
         self.gpu.stamp(launches, self._queries.set, 0)
         for number, command in enumerate(commands, start=1):
-            launches.set_pipeline(command.pipeline)
-            launches.set_bind_group(0, command.bind_group)
-            launches.dispatch_workgroups(*command.grid)
+            self.gpu.launch(launches, [command])
             self.gpu.stamp(launches, self._queries.set, number)
         launches.end()
         self.gpu.submit(encoder)

@@ -9,9 +9,12 @@ import numpy as np
 import wgpu
 
 from engine.errors import PlanError
-from engine.gpu import BufferRange, Gpu
+from engine.gpu import BufferRange, Gpu, Launch
 from engine.graph import DTYPES, TensorType
-from engine.plan import Plan
+from engine.plan import Dispatch, Plan
+
+SHARED = ("parameter", "frozen", "state")
+"""Kinds of buffers that a session can have in common with another one."""
 
 
 class Session:
@@ -20,23 +23,22 @@ class Session:
     `write` and `encode` may be used in the frame loop; `read` waits for the device and may not.
     """
 
-    def __init__(self, gpu: Gpu, plan: Plan) -> None:
+    def __init__(self, gpu: Gpu, plan: Plan, sharing: Session | None = None) -> None:
+        """`sharing`: a session of the same device whose parameters and states are this one's too.
+
+        Raises PlanError unless both plans have the same ones and lay them out alike.
+        """
         self.gpu, self.plan = gpu, plan
-        self._slabs = [gpu.storage_buffer(s.nbytes, label=s.kind) for s in plan.slabs]
+        shared = {} if sharing is None else _shared_slabs(plan, sharing)
+        self._slabs = [
+            shared[number] if number in shared else gpu.storage_buffer(s.nbytes, label=s.kind)
+            for number, s in enumerate(plan.slabs)
+        ]
         for buffer, value in plan.constants.items():
             place = plan.placements[buffer]
             gpu.queue.write_buffer(self._slabs[place.slab], place.offset, value)
-        self.commands = [
-            gpu.command(
-                d.kernel.source,
-                [self._binding(ids) for ids in d.reads],
-                [self._binding(ids) for ids in d.writes],
-                d.kernel.grid,
-                d.kernel.label,
-                d.kernel.overrides,
-            )
-            for d in plan.dispatches
-        ]
+        self.commands = gpu.commands([self._launch(dispatch) for dispatch in plan.dispatches])
+        self._recorded: wgpu.GPUCommandBuffer | None = None
 
     def type(self, name: str) -> TensorType:
         """Type of a named tensor; PlanError if the plan has no such name."""
@@ -100,11 +102,23 @@ class Session:
         """
         self.gpu.replay(encoder, self.commands[first:last], timestamp_writes)
 
-    def run(self) -> None:
-        """Submit the whole plan once, without waiting."""
+    def run(self, behind: wgpu.GPUCommandEncoder | None = None) -> int:
+        """Submit the whole plan once, without waiting; the serial of the submission.
+
+        `behind`: commands that go with it and follow it, such as copies of results.
+
+        A command buffer serves once. The next run's is recorded at once, while the device works
+        on this run: on an idle device it then starts without the time that recording takes.
+        """
+        recorded, self._recorded = self._recorded or self._record(), None
+        serial = self.gpu.submit(recorded, *([] if behind is None else [behind]))
+        self._recorded = self._record()
+        return serial
+
+    def _record(self) -> wgpu.GPUCommandBuffer:
         encoder = self.gpu.device.create_command_encoder()
         self.encode(encoder)
-        self.gpu.submit(encoder)
+        return encoder.finish()
 
     def poison(self) -> None:
         """Fill outputs, gradients and transients with NaN, so that unwritten elements show.
@@ -131,6 +145,12 @@ class Session:
         size = self.plan.buffers[buffer].type.nbytes
         return BufferRange(self._slabs[place.slab], place.offset, size)
 
+    def _launch(self, dispatch: Dispatch) -> Launch:
+        kernel = dispatch.kernel
+        reads = [self._binding(ids) for ids in dispatch.reads]
+        writes = [self._binding(ids) for ids in dispatch.writes]
+        return Launch(kernel.source, reads, writes, kernel.grid, kernel.label, kernel.overrides)
+
     def _binding(self, ids: tuple[int, ...]) -> BufferRange:
         first, last = self._range(ids[0]), self._range(ids[-1])
         size = last.offset + last.size - first.offset
@@ -138,3 +158,22 @@ class Session:
             # Kernels may walk through a pack in vec4s, over its padding.
             size = -(-size // 256) * 256
         return BufferRange(first.buffer, first.offset, size)
+
+
+def _shared_slabs(plan: Plan, owner: Session) -> dict[int, wgpu.GPUBuffer]:
+    """The owner's memory by the slab of `plan` that it serves as."""
+    found: dict[int, int] = {}
+    for kind in SHARED:
+        if plan.names(kind) != owner.plan.names(kind):
+            raise PlanError(f"sessions that share memory must have the same {kind} tensors")
+        for name in plan.names(kind):
+            mine, its = (p.placements[p.tensors[name]] for p in (plan, owner.plan))
+            alike = (
+                plan.types[name] == owner.plan.types[name]
+                and mine.offset == its.offset
+                and plan.slabs[mine.slab] == owner.plan.slabs[its.slab]
+                and found.setdefault(mine.slab, its.slab) == its.slab
+            )
+            if not alike:
+                raise PlanError(f"sessions that share memory lay out '{name}' differently")
+    return {mine: owner._slabs[its] for mine, its in found.items()}

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import NamedTuple
 
+from engine.product_cost import parts_bytes, predicted_us
+
 
 class MatmulKey(NamedTuple):
     """A matrix product as choices see it: `batch` times [m, k] x [k, n].
@@ -81,13 +83,20 @@ class MatmulChoice:
         return self.tile_k if self.variant == "tiled" else 4
 
     @property
+    def skew(self) -> int:
+        """Vec4s between every four rows of a block in shared memory that is stored transposed:
+        so many that the lanes side by side along k meet different banks.
+        """
+        return max(1, 32 // self.tile_k)
+
+    @property
     def shared_bytes(self) -> int:
         """Shared memory that the variant needs, padding included."""
         if self.variant == "direct":
             return 0
         if self.variant == "gemv":
             return 4 * self.workgroup * self.thread_m * self.thread_n
-        return 4 * self.tile_k * (self.tile_m + 4 + self.tile_n + 4)
+        return 4 * self.tile_k * (self.tile_m + self.tile_n + 2 * self.skew)
 
     def fits(self, facts: DeviceFacts) -> bool:
         """Whether the device has the invocations and the shared memory."""
@@ -96,10 +105,19 @@ class MatmulChoice:
 
 
 TILES = (
-    MatmulChoice("tiled", 128, 128, 8, 8, 8),
-    MatmulChoice("tiled", 64, 64, 16, 4, 4),
+    MatmulChoice("tiled", 128, 64, 16, 8, 8),
+    MatmulChoice("tiled", 64, 64, 16, 8, 8),
+    MatmulChoice("tiled", 64, 64, 32, 8, 4),
     MatmulChoice("tiled", 32, 32, 32, 4, 4),
 )
+"""For each shape measured, one of them with the right split is within 7 % of the best of twelve."""
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+LEAST_K = 32
+"""Of a part of k: below it there is nothing to gain."""
+CHEAP_PARTS_BYTES = 8 << 20
+"""Of all partial products of one product: beyond it they take no more memory than its operands."""
+MOST_PARTS_BYTES = 32 << 20
+"""They should stay in a large GPU's second-level cache."""
 ENOUGH_WORKGROUPS = 96
 """Below this a current discrete GPU (80 to 140 multiprocessors) is mostly idle."""
 
@@ -121,23 +139,27 @@ def choose_matmul(
 
 
 def _usual_matmul(key: MatmulKey, facts: DeviceFacts) -> MatmulChoice:
-    layout, batch, m, n, k = key
     if facts.is_cpu:
-        rows = 8 if m >= 8 else 4
-        columns = 8 if n >= 8 else 4
+        rows = 8 if key.m >= 8 else 4
+        columns = 8 if key.n >= 8 else 4
         return MatmulChoice("direct", rows, columns, 4, rows, columns)
-    if layout and (m <= GEMV_ROWS or n == 1):
+    if key.layout and (key.m <= GEMV_ROWS or key.n == 1):
         return _usual_gemv(key, facts)
     fitting = [tile for tile in TILES if tile.fits(facts)]
-    for tile in fitting:
-        if batch * ceil(m / tile.tile_m) * ceil(n / tile.tile_n) >= ENOUGH_WORKGROUPS:
-            return tile
-    smallest = fitting[-1]
-    groups = batch * ceil(m / smallest.tile_m) * ceil(n / smallest.tile_n)
-    if batch > 1 or k < 512:
-        return smallest
-    split = max(1, min(16, ceil(2 * ENOUGH_WORKGROUPS / groups), k // 128))
-    return replace(smallest, split_k=split)
+    choices = (choice for tile in fitting for choice in _in_parts(tile, key, facts))
+    return min(choices, key=lambda choice: predicted_us(key, choice))
+
+
+def _in_parts(tile: MatmulChoice, key: MatmulKey, facts: DeviceFacts) -> Iterator[MatmulChoice]:
+    """A tile with every sensible number of parts of k: none without work, none too short."""
+    steps = ceil(key.k / tile.tile_k)
+    operands = 4 * key.k * (key.m + key.n)
+    most_bytes = min(max(operands, CHEAP_PARTS_BYTES), MOST_PARTS_BYTES, facts.max_binding_bytes)
+    for split in SPLITS:
+        busy = (split - 1) * ceil(steps / split) < steps and key.k >= LEAST_K * split
+        small = parts_bytes(key, split) <= most_bytes
+        if split == 1 or (key.batch == 1 and busy and small):
+            yield replace(tile, split_k=split)
 
 
 def _usual_gemv(key: MatmulKey, facts: DeviceFacts) -> MatmulChoice:
@@ -176,16 +198,14 @@ def _power_of_two(at_least: int) -> int:
 
 
 MORE_TILES = (
-    MatmulChoice("tiled", 128, 64, 8, 8, 4),
-    MatmulChoice("tiled", 64, 128, 8, 4, 8),
-    MatmulChoice("tiled", 64, 64, 8, 8, 8),
-    MatmulChoice("tiled", 64, 32, 16, 4, 4),
-    MatmulChoice("tiled", 32, 64, 16, 4, 4),
+    MatmulChoice("tiled", 128, 128, 16, 8, 8),
+    MatmulChoice("tiled", 64, 128, 16, 8, 8),
+    MatmulChoice("tiled", 64, 64, 16, 8, 4),
+    MatmulChoice("tiled", 64, 32, 32, 8, 4),
+    MatmulChoice("tiled", 32, 64, 32, 4, 8),
     MatmulChoice("tiled", 32, 32, 16, 4, 4),
 )
 """Tiles that are better than TILES for some shapes on some devices: only measuring tells."""
-
-SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 
 
 def matmul_candidates(key: MatmulKey, facts: DeviceFacts) -> list[MatmulChoice]:
@@ -201,63 +221,18 @@ def _variants(key: MatmulKey, facts: DeviceFacts) -> Iterator[MatmulChoice]:
             yield MatmulChoice("direct", rows, columns, 4, rows, columns)
     if facts.is_cpu:
         return
-    most_splits = 1 if key.batch > 1 else max(1, min(16, key.k // 64))
-    splits = [split for split in SPLITS if split <= most_splits]
     for tile in (*TILES, *MORE_TILES):
-        yield from (replace(tile, split_k=split) for split in splits)
+        yield from _in_parts(tile, key, facts)
     if not key.layout or (key.m > GEMV_ROWS and key.n > 1):
         return
     column, _, quads = _gemv_geometry(key)
+    most_splits = 1 if key.batch > 1 else max(1, key.k // 64)
+    splits = [split for split in SPLITS[:4] if split <= most_splits]
     for lanes in (1, 2, 4, 8, 16, 32, 64):
         for lanes_k in (4, 8, 16, 32, 64, 128, 256):
             sensible = lanes < 2 * quads and 2 * lanes_k <= key.k and 32 <= lanes * lanes_k <= 256
             if sensible:
-                yield from (_gemv(key, column, lanes, lanes_k, split) for split in splits[:4])
-
-
-@dataclass(frozen=True)
-class AttentionChoice:
-    """How one kernel of attention or its gradient is computed (`engine.kernels.streaming_*`).
-
-    A workgroup owns `rows` rows, an invocation four of them; `columns` streamed rows are taken at
-    a time. `direct`: they are read from memory. `tiled`: they are staged in shared memory, `slice`
-    elements of the width at a time, and several invocations share the same four rows.
-    """
-
-    variant: str
-    rows: int
-    columns: int
-    slice: int = 4
-
-    @property
-    def workgroup(self) -> int:
-        """Invocations per workgroup."""
-        return self.rows // 4 * (1 if self.variant == "direct" else self.columns // 4)
-
-    @property
-    def shared_bytes(self) -> int:
-        """Shared memory that the tiled variant needs at most, padding included."""
-        staged = (self.rows + self.columns) * (self.slice // 4 + 1)
-        weights = self.columns * (self.rows // 4 + 1)
-        return 16 * (staged + weights + self.workgroup)
-
-
-MANY_ROWS = AttentionChoice("tiled", 64, 32, 32)
-FEW_ROWS = AttentionChoice("tiled", 32, 64, 64)
-LITTLE_MEMORY = AttentionChoice("tiled", 32, 32, 32)
-
-
-def choose_attention(heads: int, rows: int, facts: DeviceFacts) -> AttentionChoice:
-    """Kernel for `heads` times `rows` rows that own accumulators."""
-    if facts.is_cpu:
-        return AttentionChoice("direct", 32, 1)
-    # More invocations per row while there are too few rows for the device.
-    many = heads * ceil(rows / MANY_ROWS.rows) >= ENOUGH_WORKGROUPS
-    for tile in (MANY_ROWS if many else FEW_ROWS, LITTLE_MEMORY):
-        fits = tile.shared_bytes <= facts.max_shared_bytes
-        if fits and tile.workgroup <= facts.max_invocations:
-            return tile
-    return LITTLE_MEMORY
+                yield from (_gemv(key, column, lanes, lanes_k, split) for split in splits)
 
 
 def row_lanes(columns: int, facts: DeviceFacts) -> int:

@@ -30,6 +30,7 @@ STORAGES = {
     "FloatStorage": "F32",
     "HalfStorage": "F16",
     "BFloat16Storage": "BF16",
+    "LongStorage": "I64",
 }
 
 DAMAGE = (zipfile.BadZipFile, EOFError, OverflowError, RuntimeError, ValueError, struct.error)
@@ -43,7 +44,7 @@ def is_torch_file(path: Path) -> bool:
 
 
 def load_torch_file(path: Path) -> Checkpoint:
-    """Read the float tensors of a state dict saved by PyTorch 1.6 or later, as f32.
+    """Read the tensors of a state dict saved by PyTorch 1.6 or later, floats and i64, as f32.
 
     Raises CheckpointError when the file is missing, damaged or holds anything but tensors by name.
     """

@@ -7,12 +7,14 @@ Hugging Face checkpoint.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from math import pi
 
 import numpy as np
 
 from engine import ops
-from engine.graph import Graph, Node
+from engine.graph import Node
 from models.nn import Scope, constant, layer_norm, linear, normal
 
 WIDTH = 384
@@ -34,22 +36,31 @@ Rotation = tuple[Node, Node]
 """Angles as cos and sin [tokens, HEAD / 2]."""
 
 
-def encode(image: Node, depth: int = DEFAULT_DEPTH, *, trainable: bool = False) -> Node:
+def encode(
+    image: Node,
+    depth: int = DEFAULT_DEPTH,
+    *,
+    trainable: bool = False,
+    scope: Scope | None = None,
+    masked: Node | None = None,
+) -> Node:
     """RGB image [h, w, 3] in 0..1 -> tokens [5 + h/16 * w/16, 384] after block `depth`.
 
     A batch of images [n, h, w, 3] gives tokens [n, 5 + h/16 * w/16, 384]. The result is the raw
-    residual stream, as Hugging Face's hidden_states[depth].
+    residual stream, as Hugging Face's hidden_states[depth]. Parameters are declared in `scope`, by
+    default the graph's own. Where `masked` [..., h/16 * w/16, 1] is 1, not 0, a learned token
+    stands for the patch.
     """
     if not 1 <= depth <= MAX_DEPTH:
         raise ValueError(f"encoder depth must be 1 to {MAX_DEPTH}, got {depth}")
-    graph, (height, width, channels) = image.graph, image.shape[-3:]
+    height, width, channels = image.shape[-3:]
     if channels != 3 or len(image.shape) > 4:
         raise ValueError(f"images must be RGB [..., height, width, 3], got {list(image.shape)}")
     if height % PATCH or width % PATCH:
         raise ValueError(f"image sides must be multiples of {PATCH}, got {width}x{height}")
-    scope = Scope(graph, "", trainable)
-    x = _embed(scope, image)
-    rotation = _rotation(graph, height // PATCH, width // PATCH)
+    scope = scope or Scope(image.graph, "", trainable)
+    x = _embed(scope, image, masked)
+    rotation = _rotation(scope, height // PATCH, width // PATCH)
     for layer in range(depth):
         x = _block(scope / f"layer.{layer}", x, rotation)
     return x
@@ -61,32 +72,60 @@ def patch_tokens(tokens: Node) -> Node:
     return ops.take(tokens, len(batch), PREFIX, count)
 
 
-def _embed(scope: Scope, image: Node) -> Node:
-    graph = image.graph
-    mean = graph.constant("image.mean", np.array(MEAN, np.float32))
-    std = graph.constant("image.std", np.array(STD, np.float32))
+def lengthened(tensors: Mapping[str, np.ndarray], factor: float) -> dict[str, np.ndarray]:
+    """The parameters of an encoder whose tokens are `factor` times as long, and else the same.
+
+    All that a block reads of the residual stream is normalised: only what is added to the stream
+    grows. Tokens point where they did, but for the norms' epsilon.
+    """
+    added = ("embeddings.", ".lambda1")
+    return {
+        name: value * np.float32(factor) if any(part in name for part in added) else value
+        for name, value in tensors.items()
+    }
+
+
+def centred(tensors: Mapping[str, np.ndarray], mean: np.ndarray) -> dict[str, np.ndarray]:
+    """The parameters of an encoder whose tokens are less by `mean` [384], and else the same.
+
+    The bias that the last block adds takes it in; nothing in the encoder reads what comes after.
+    """
+    last = max(int(found[1]) for name in tensors if (found := re.match(r"layer\.(\d+)\.", name)))
+    bias, scale = (
+        f"layer.{last}.{what}" for what in ("mlp.down_proj.bias", "layer_scale2.lambda1")
+    )
+    return {**tensors, bias: tensors[bias] - (mean / tensors[scale]).astype(np.float32)}
+
+
+def _embed(scope: Scope, image: Node, masked: Node | None) -> Node:
+    mean = scope.constant("image.mean", np.array(MEAN, np.float32))
+    std = scope.constant("image.std", np.array(STD, np.float32))
     normalized = ops.div(ops.sub(image, mean), std)
     *batch, height, width, channels = image.shape
     images = ops.reshape(normalized, (-1, height, width, channels))
     patches = ops.unfold(images, PATCH, stride=PATCH)
     s = scope / "embeddings"
     x = linear(s / "patch_embeddings", patches, WIDTH, std=0.02)
+    x = ops.reshape(x, (*batch, -1, WIDTH))
+    if masked is not None:
+        token = s.parameter("mask_token", (1, WIDTH), normal(0.02))
+        x = ops.add(x, ops.mul(masked, ops.sub(token, x)))
     cls = s.parameter("cls_token", (1, WIDTH), normal(0.02))
     registers = s.parameter("register_tokens", (REGISTERS, WIDTH), normal(0.02))
     prefix = ops.concat(cls, registers, 0)
     if batch:
         prefix = ops.expand(ops.reshape(prefix, (1, PREFIX, WIDTH)), (*batch, PREFIX, WIDTH))
-    return ops.concat(prefix, ops.reshape(x, (*batch, -1, WIDTH)), len(batch))
+    return ops.concat(prefix, x, len(batch))
 
 
-def _rotation(graph: Graph, rows: int, columns: int) -> Rotation:
+def _rotation(scope: Scope, rows: int, columns: int) -> Rotation:
     """Angles 2 pi * coordinate / period at patch centres, y then x; zero for prefix tokens."""
     y = 2 * (np.arange(rows) + 0.5) / rows - 1
     x = 2 * (np.arange(columns) + 0.5) / columns - 1
     grid = np.stack(np.meshgrid(y, x, indexing="ij"), axis=-1).reshape(-1, 2, 1)
     angles = (2 * pi * grid / PERIODS).reshape(rows * columns, HEAD // 2)
     angles = np.concatenate([np.zeros((PREFIX, HEAD // 2)), angles])
-    return graph.constant("rope.cos", np.cos(angles)), graph.constant("rope.sin", np.sin(angles))
+    return scope.constant("rope.cos", np.cos(angles)), scope.constant("rope.sin", np.sin(angles))
 
 
 def _block(s: Scope, x: Node, rotation: Rotation) -> Node:

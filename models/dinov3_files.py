@@ -10,23 +10,21 @@ give the same tokens in every layout; the rounding would move tokens by 1 to 3e-
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from engine.checkpoint import Checkpoint, load_checkpoint
+from engine.checkpoint import Checkpoint, save_checkpoint
 from engine.errors import CheckpointError
 from engine.graph import Graph
-from engine.torch_file import is_torch_file, load_torch_file
 from models import layouts
 from models.dinov3 import DEFAULT_DEPTH, PATCH, PERIODS, REGISTERS, WIDTH, encode
 from models.layouts import Layout
+from models.weight_files import listed, read_weights
 
 BF16_ROUNDING = 2.0**-8
-NAMED = 3
-"""Tensors named in an error; the rest are counted."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +77,14 @@ META_PERIODS = "rope_embed.periods"
 
 PUBLISHED: Mapping[str, Layout] = {
     "embeddings.cls_token": Layout((1, 1, WIDTH), (0, 1, 2), (1, WIDTH)),
+    "embeddings.mask_token": Layout((1, 1, WIDTH), (0, 1, 2), (1, WIDTH)),
     "embeddings.register_tokens": Layout((1, REGISTERS, WIDTH), (0, 1, 2), (REGISTERS, WIDTH)),
     "embeddings.patch_embeddings.weight": layouts.conv(WIDTH, 3, PATCH, PATCH),
 }
 """Parameters that the engine stores in another shape than files do."""
+
+BESIDE = ("embeddings.mask_token", "norm.weight", "norm.bias")
+"""Tensors of a published file that encoding up to a layer does not need."""
 
 
 def load_encoder(path: Path, depth: int = DEFAULT_DEPTH) -> dict[str, np.ndarray]:
@@ -103,15 +105,26 @@ def load_encoder(path: Path, depth: int = DEFAULT_DEPTH) -> dict[str, np.ndarray
     return values
 
 
+def save_encoder(
+    path: Path, tensors: Mapping[str, np.ndarray], depth: int, metadata: Mapping[str, str]
+) -> None:
+    """Write the first `depth` layers in Hugging Face's layout, f16, from the engine's tensors.
+
+    Those named in BESIDE go into the file too, others do not. Atomic; equal contents give equal
+    bytes. Raises CheckpointError if a value is beyond f16, or when the disk refuses.
+    """
+    stored = {}
+    for name in (*_engine_shapes(depth), *BESIDE):
+        value = tensors[name]
+        layout = PUBLISHED.get(name) or layouts.unchanged(*value.shape)
+        stored[name] = layout.to_native(value).astype(np.float16)
+        if not np.isfinite(stored[name]).all():
+            raise CheckpointError(f"cannot write {path}: '{name}' holds values beyond f16")
+    save_checkpoint(path, stored, metadata)
+
+
 def _read(path: Path) -> Checkpoint:
-    try:
-        if path.is_dir():
-            raise CheckpointError(
-                f"cannot read {path}, a folder: name the file in it, such as model.safetensors"
-            )
-        file = load_torch_file(path) if is_torch_file(path) else load_checkpoint(path)
-    except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
+    file = read_weights(path)
     # In memory, transformers 5 puts "model." before the layers.
     tensors = {name.removeprefix("model."): value for name, value in file.tensors.items()}
     return replace(file, tensors=tensors)
@@ -124,7 +137,7 @@ def _recognise(file: Checkpoint) -> Naming:
             return naming
     raise CheckpointError(
         f"{file.path} is not a DINOv3 ViT-S/16 checkpoint: it has neither '{HUGGING_FACE.mark}' "
-        f"(Hugging Face) nor '{META.mark}' (Meta), but {_listed(file.tensors) or 'nothing'}"
+        f"(Hugging Face) nor '{META.mark}' (Meta), but {listed(file.tensors) or 'nothing'}"
     )
 
 
@@ -146,11 +159,11 @@ def _check_names(file: Checkpoint, naming: Naming, depth: int, needed: set[str])
             f"not {depth}"
         )
     if missing := sorted(needed - file.tensors.keys()):
-        raise CheckpointError(f"{file.path} is no whole {what}: it lacks {_listed(missing)}")
+        raise CheckpointError(f"{file.path} is no whole {what}: it lacks {listed(missing)}")
     used = (name for name, number in found.items() if number < depth)
     # ViT-S+ differs from ViT-S only by tensors that it has besides.
     if surplus := sorted(n for n in used if n not in needed and not n.endswith(naming.ignored)):
-        raise CheckpointError(f"{file.path} is no {what}: that has no {_listed(surplus)}")
+        raise CheckpointError(f"{file.path} is no {what}: that has no {listed(surplus)}")
 
 
 def _check_periods(file: Checkpoint) -> None:
@@ -179,9 +192,3 @@ def _tensor(
     if not np.isfinite(value).all():
         raise CheckpointError(f"{file.path}: '{key}' holds values that are not finite")
     return value
-
-
-def _listed(names: Iterable[str]) -> str:
-    names = list(names)
-    text = ", ".join(f"'{name}'" for name in names[:NAMED])
-    return text + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")

@@ -16,6 +16,20 @@ class Layout:
     axes: tuple[int, ...]
     engine: tuple[int, ...]
 
+    @property
+    def is_dense(self) -> bool:
+        """Whether this is the weight of a dense layer."""
+        return self.axes == (1, 0)
+
+    @property
+    def torch(self) -> tuple[int, ...]:
+        """Shape in PyTorch's and Hugging Face's files, where dense weights are transposed."""
+        return self.engine if self.is_dense else self.native
+
+    def from_torch(self, value: np.ndarray) -> np.ndarray:
+        """As such a file has it -> engine."""
+        return value if self.is_dense else self.to_engine(value)
+
     def to_engine(self, value: np.ndarray) -> np.ndarray:
         """Native -> engine."""
         return np.ascontiguousarray(value.transpose(self.axes)).reshape(self.engine)

@@ -52,6 +52,10 @@ class Scope:
         self.layouts[full] = layout or layouts.unchanged(*shape)
         return self.graph.parameter(full, shape, init, trainable=self.trainable)
 
+    def constant(self, name: str, value: np.ndarray) -> Node:
+        """Embed a constant of this scope."""
+        return self.graph.constant(self._join(name), value)
+
     def _join(self, name: str) -> str:
         return f"{self.prefix}.{name}" if self.prefix else name
 

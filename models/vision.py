@@ -40,14 +40,15 @@ def inference_graph(*, depth: int = DEFAULT_DEPTH, size: int = IMAGE) -> Graph:
     """Paint one image and colour its tokens.
 
     Inputs "image" [size, size, 3], "components.basis" [3, 384] and "components.offset" [3];
-    outputs "painted" [size, size, 3], "tokens" [patches, 384] and "components" [patches, 3],
-    which is tokens @ basis^T + offset: the first principal components, once the host has found
-    them.
+    outputs "painted" [size, size, 3], "error" [1], its mean squared error over all pixels, "tokens"
+    [patches, 384] and "components" [patches, 3], which is tokens @ basis^T + offset: the first
+    principal components, once the host has found them.
     """
     graph = Graph()
     image = graph.input("image", (size, size, 3))
     tokens = patch_tokens(encode(image, depth))
-    graph.output("painted", decode(tokens, (size // PATCH, size // PATCH)))
+    painted = graph.output("painted", decode(tokens, (size // PATCH, size // PATCH)))
+    graph.output("error", ops.mse(painted, image))
     graph.output("tokens", tokens)
     basis = graph.input("components.basis", (COMPONENTS, WIDTH))
     offset = graph.input("components.offset", (COMPONENTS,))

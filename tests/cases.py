@@ -10,7 +10,7 @@ from engine import ops
 from engine.graph import EXTRA, Graph, Node
 from engine.op import Op, Sample, definitions
 
-FIXED_OPERANDS = {"rope": (1, 2), "cross_entropy": (2,)}
+FIXED_OPERANDS = {"rope": (1, 2), "rope_columns": (1, 2), "cross_entropy": (2,)}
 """Operands that are constants by definition of the op, beside integers: no gradient flows there."""
 
 CUTS = ("argmax", "argmin", "cast", "greater", "stop_gradient")

@@ -1,6 +1,6 @@
 """A preview of eyes of known colours, for tests: tells what happens, a line each.
 
-V changes the view, H tells the created objects, R loses the surface, S breaks it, Esc leaves.
+M changes the view, H tells the created objects, R loses the surface, S breaks it, Esc leaves.
 """
 
 import sys

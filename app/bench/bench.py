@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from app.bench import values
 from app.bench.cells import BAD, Cell, Runs, make_cells
 from app.bench.config import NONE, BenchConfig
 from app.bench.golden import Golden, require_same_parameters
@@ -28,10 +29,13 @@ from models.zoo import WORKLOADS
 def run_bench(config: BenchConfig, console: Console | None = None) -> int:
     """Run, write and print; 0, or 1 when a gate failed or a runner broke.
 
-    Raises UsageError, or EngineError when the folder cannot be written.
+    Raises UsageError, or EngineError when the folder cannot be written or weights do not serve.
     """
     config.check()
     goldens = _goldens(config)
+    if config.weights is not None:
+        # Now rather than in a process whose failure would be one line among many.
+        values.published(config.workloads[0], config.weights)
     progress = Progress()
     with contextlib.closing(progress):
         try:
@@ -136,6 +140,7 @@ class _Bench:
             profile=profile and config.profile,
             peak_gflops=config.peak_gflops,
             peak_gbs=config.peak_gbs,
+            weights=str(config.weights.absolute()) if config.weights else "",
         )
 
     def _process(

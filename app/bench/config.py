@@ -30,6 +30,9 @@ class BenchConfig:
     """Small networks of the same structure, for software devices: their times say nothing."""
     golden: Path | None = None
     """Folder of reference files, one per workload; judged beside the reference runner."""
+    weights: Path | None = None
+    """Published weights, safetensors or .pth, of the one workload: SmolLM2-135M and Whisper-tiny of
+    Hugging Face, SmolVLA of LeRobot, ResNet-50 of torchvision. [default: values made from names]"""
     profile: bool = False
     """Also time by kernel, against the ceilings of the device."""
     peak_gflops: float | None = None
@@ -53,6 +56,7 @@ class BenchConfig:
         _ = self.workloads
         if self.reference != NONE and (self.reference == "engine" or not known(self.reference)):
             raise UsageError(f"--reference must be torch or none, not '{self.reference}'")
+        self._check_weights()
         if self.processes < 1:
             raise UsageError(f"--processes must be at least 1, not {self.processes}")
         peaks = {"--peak-gflops": self.peak_gflops, "--peak-gbs": self.peak_gbs}
@@ -63,6 +67,16 @@ class BenchConfig:
                 raise UsageError(f"{option} needs --profile")
         if self.reduced and self.publish is not None:
             raise UsageError("--publish is for full sizes: leave out --reduced")
+
+    def _check_weights(self) -> None:
+        if self.weights is None:
+            return
+        if len(self.workloads) != 1:
+            raise UsageError("--weights are of one network: name it with --workload")
+        if self.reduced:
+            raise UsageError("--weights are for full sizes: leave out --reduced")
+        if self.golden is not None:
+            raise UsageError("--weights and --golden exclude each other")
 
     @property
     def workloads(self) -> tuple[str, ...]:

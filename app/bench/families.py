@@ -12,7 +12,7 @@ FAMILIES = (
     ("convolution", r"conv2d_n"),
     ("convolution, input gradient", r"conv2d_input_grad"),
     ("convolution, weight gradient", r"conv2d_weight_grad"),
-    ("matrix product", r"matmul_(nn|nt|tn|tt)"),
+    ("matrix product", r"(gated_)?matmul_(nn|nt|tn|tt)"),
     ("attention gradient", r"attention_(delta|grad)"),
     ("attention", r"attention"),
     ("normalisation gradient", r"(rms|layer|group)_norm_grad|norm_affine_grad"),
@@ -21,7 +21,7 @@ FAMILIES = (
     ("loss", r"row_losses|cross_entropy"),
     ("embedding", r"gather|scatter_add|links"),
     ("pooling", r"(max|avg)_(un)?pool|global_avg"),
-    ("data movement", r"(permute|strided|slice|concat|expand|upsample\w*|pad|copy)$"),
+    ("data movement", r"(permute|strided|slice|concat|join_heads|expand|upsample\w*|pad|copy)$"),
 )
 """By the beginning of a kernel's label; whatever else there is works element by element."""
 POINTWISE = "element by element"

@@ -43,6 +43,8 @@ class Job:
     """Known ceiling of the device's f32 arithmetic; None: measured for the profile."""
     peak_gbs: float | None = None
     """Known ceiling of its memory, GB/s; None: measured for the profile."""
+    weights: str = ""
+    """File of published weights; "": values that depend on names only."""
 
 
 @dataclass(frozen=True)

@@ -89,9 +89,7 @@ class EngineRunner:
         )
 
     def _run(self, session: Session) -> None:
-        encoder = self.gpu.device.create_command_encoder()
-        session.encode(encoder)
-        self._serial = self.gpu.submit(encoder)
+        self._serial = session.run()
 
     def _upload(self, session: Session, network: Network, phase: Phase) -> None:
         workload, config = sized(self.job, phase)

@@ -20,9 +20,9 @@ class EvalConfig:
     """Folder of photographs, with the folders below it."""
     checkpoint: Path | None = None
     """Decoder to measure. [default: the one that ships with the program]"""
-    encoder: Path | None = None
-    """DINOv3 ViT-S/16 checkpoint: safetensors or .pth, as Hugging Face or Meta publish it.
-    [default: random]"""
+    encoder: str | None = None
+    """DINOv3 ViT-S/16 checkpoint, safetensors or .pth, as Hugging Face or Meta publish it, or
+    random. [default: the DinoVision mini encoder where it ships, else random]"""
     whole: bool = False
     """Squeeze whole images to a square, as DINOv3's own preprocessing does, instead of taking the
     largest centred square, as previews do."""

@@ -22,8 +22,10 @@ class Kind(StrEnum):
     """Training on or off."""
     JOB = "job"
     """Next job: train, infer, both."""
+    COMPARE = "compare"
+    """Paint with the weights of the start, or with the newest ones."""
     VIEW = "view"
-    """Both eyes or the left one."""
+    """Both eyes or the left one in the window."""
     HUD = "hud"
     """HUD on or off."""
     RECORD = "record"
@@ -70,7 +72,8 @@ KEY_TABLE = (
     Row({"p": Action(Kind.POLICY)}, "next chunk policy"),
     Row({"t": Action(Kind.TRAIN)}, "training on or off"),
     Row({"j": Action(Kind.JOB)}, "next job: train, infer, both"),
-    Row({"v": Action(Kind.VIEW)}, "both eyes or the left one"),
+    Row({"v": Action(Kind.COMPARE)}, "painted before learning, or after"),
+    Row({"m": Action(Kind.VIEW)}, "mirror both eyes or the left one"),
     Row({"h": Action(Kind.HUD)}, "HUD on or off"),
     Row({"r": Action(Kind.RECORD)}, "start or stop recording"),
     Row({"s": Action(Kind.SAVE)}, "save a checkpoint"),

@@ -8,6 +8,7 @@ from app.preview.actions import Action, Kind
 from app.preview.dashboard import Dashboard
 from app.scene.mirror import Mirror
 from app.scene.renderer import SceneRenderer
+from app.tenancy.jobs import InferJob
 from app.tenancy.policy import POLICIES, make_policy
 from app.tenancy.tenant import MODES, Tenant
 
@@ -18,13 +19,18 @@ class Controls:
     """Applies actions; quitting, saving and recording are wishes that the preview fulfils."""
 
     def __init__(
-        self, tenant: Tenant, scene: SceneRenderer, mirror: Mirror | None, dashboard: Dashboard
+        self,
+        tenant: Tenant,
+        infer: InferJob,
+        scene: SceneRenderer,
+        mirror: Mirror | None,
+        dashboard: Dashboard,
     ) -> None:
         self.quit = self.help = False
         self._hud_wanted = scene.hud_visible
         self._wishes: set[Kind] = set()
-        self._tenant, self._scene, self._mirror = tenant, scene, mirror
-        self._dashboard = dashboard
+        self._tenant, self._infer, self._dashboard = tenant, infer, dashboard
+        self._scene, self._mirror = scene, mirror
 
     def apply(self, action: Action) -> None:
         """Carry one action out, and say what it did on the HUD."""
@@ -34,6 +40,7 @@ class Controls:
             Kind.POLICY: self._policy,
             Kind.TRAIN: self._train,
             Kind.JOB: self._job,
+            Kind.COMPARE: self._compare,
             Kind.VIEW: self._view,
             Kind.HUD: self._hud,
             Kind.RECORD: self._record,
@@ -73,6 +80,11 @@ class Controls:
         following = dict(pairwise(busy))
         self._tenant.mode = following.get(self._tenant.mode, busy[0])
         self._dashboard.say(f"job: {self._tenant.mode}")
+
+    def _compare(self, value: int) -> None:
+        self._infer.before = not self._infer.before
+        weights = "weights of the start" if self._infer.before else "newest weights"
+        self._dashboard.say(f"painting with the {weights}")
 
     def _view(self, value: int) -> None:
         if self._mirror is not None:

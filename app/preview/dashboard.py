@@ -9,8 +9,11 @@ from dataclasses import dataclass, field
 
 from app.scene.hud import GRAPH_FRAMES, HudState
 from app.telemetry.rate import RateMeter, ShareMeter
-from app.telemetry.rows import ChunkRow, FrameRow
+from app.telemetry.rows import ChunkRow, FrameRow, QualityRow
 from app.telemetry.run_times import RunTimes
+
+TRACE_POINTS = 400
+"""Of the curve over the whole session; when there are more, every other one is dropped."""
 
 REFRESH_NS = 200_000_000
 MESSAGE_NS = 4_000_000_000
@@ -25,6 +28,8 @@ class Dashboard:
     steps: RateMeter = field(default_factory=RateMeter)
     gpu: ShareMeter = field(default_factory=ShareMeter)
     infer_ms: float | None = None
+    held_out: list[tuple[int, float]] = field(default_factory=list)
+    """Held-out PSNR: (ns, dB)."""
     _run_times: RunTimes = field(default_factory=RunTimes)
     _message: str = ""
     _message_until_ns: int = 0
@@ -66,6 +71,13 @@ class Dashboard:
         elif run.ms is not None:
             self.infer_ms = run.ms
 
+    def add_quality(self, row: QualityRow) -> None:
+        """A figure of the decoder has come back."""
+        if row.held_out_db is not None:
+            self.held_out.append((row.measured_ns, row.held_out_db))
+        if len(self.held_out) > TRACE_POINTS:
+            del self.held_out[1:-1:2]
+
     def state(self, help_lines: Sequence[str] = (), **known: object) -> HudState:
         """The HUD's state; `known` are the fields that others know."""
         now_ns = time.perf_counter_ns()
@@ -74,6 +86,7 @@ class Dashboard:
             missed_recent=tuple(self.missed),
             steps_per_s=self.steps.rate(now_ns),
             infer_ms=self.infer_ms,
+            held_out=tuple(self.held_out),
             gpu_share=self.gpu.shares(now_ns),
             message=self._message if now_ns < self._message_until_ns else "",
             help_lines=help_lines,

@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
-from app.camera import held_out
+from app.camera import held_out, rehearsed
 from app.config import LiveConfig
 from app.interrupt import Interrupt
 from app.loop import FrameLoop, Viewer
-from app.preview.actions import Kind, help_lines
+from app.preview.actions import Kind
 from app.preview.controls import Controls
 from app.preview.dashboard import Dashboard
 from app.preview.handling import Handling
@@ -21,16 +22,16 @@ from app.preview.hud_painter import HudPainter
 from app.preview.reconnect import run_with_headset
 from app.preview.records import Records
 from app.preview.saving import CheckpointSaver
+from app.preview.telling import hud_state, progress_line, summary
 from app.preview.viewers import VideoViewer, WindowViewer
 from app.preview.window import PreviewWindow
 from app.progress import Progress
 from app.punctual import collect_young, punctual_python
 from app.rig import Rig
-from app.scene.hud import HudState, render_hud
+from app.scene.hud import render_hud
 from app.scene.mirror import Mirror
-from app.telemetry.rows import ChunkRow, FrameRow
-from app.telemetry.statistics import Statistics
-from app.telemetry.summary import Summary
+from app.telemetry.rows import ChunkRow, FrameRow, QualityRow
+from app.tenancy.held_out import HeldOut
 from app.tenancy.nan_watch import NanWatch
 from app.xr.driver import XrDriver, XrEnded
 from engine.errors import first_line
@@ -69,8 +70,8 @@ class LiveSession:
         config.check()
         self.config, self.progress, self.driver = config, progress, driver
         self._command, self._window_wanted, self._wait_s = command, window, wait_s
-        self._psnr: tuple[float | None, float | None] = (None, None)
-        self._created = 0
+        self.psnr_db: tuple[float | None, float | None] = (None, None)
+        self.objects_created = 0
         self._diverged_said = False
         with ExitStack() as owned:
             self._open(owned)
@@ -93,20 +94,28 @@ class LiveSession:
         if self._window_wanted:
             self.window = PreviewWindow(self.gpu)
             owned.callback(self.window.close)
-        self.rig.build(self.driver.view_size, 1e3 / config.hz)
+        shipped_decoder = not config.fresh
+        self.rig.build(self.driver.view_size, 1e3 / config.hz, shipped_decoder=shipped_decoder)
         self.network, self.scene = self.rig.network, self.rig.scene
         self.driver.show(self.gpu, self.scene.eyes)
-        self._clock = self.rig.clock()
-        self.stamps = self.rig.stamps(self._clock)
+        self.clock = self.rig.clock()
+        self.stamps = self.rig.stamps(self.clock)
         self.handling = Handling(self.scene)
         self._open_viewers()
         self._open_tenant(owned)
+        policy, in_flight = self._scheduling
         description = {
             "command": self._command,
-            "options": asdict(config),
+            "options": asdict(config) | {"policy": policy, "in_flight": in_flight},
             **self.rig.provenance(),
         }
-        self.records = Records(config.out_dir, description, self.video, self._summary, self._clock)
+        self.records = Records(
+            config.out_dir, description, self.video, partial(summary, self), self.clock
+        )
+
+    @property
+    def _scheduling(self) -> tuple[str, int]:
+        return self.config.scheduling(is_cpu=self.gpu.facts.is_cpu)
 
     def _open_viewers(self) -> None:
         device = self.gpu.device
@@ -118,21 +127,28 @@ class LiveSession:
             self.viewers.append(WindowViewer(self.window, self.mirror))
 
     def _open_tenant(self, owned: ExitStack) -> None:
-        config = self.config
+        config, size = self.config, self.config.input_size
         self.watch = NanWatch(self.network) if config.debug_nan else None
+        self.held_out: HeldOut | None = None
+        if config.held_out:
+            photos = held_out(size)[: config.held_out]
+            self.held_out = HeldOut(self.network, photos, self._on_quality)
+        policy, in_flight = self._scheduling
         self.tenant, self.train, self.infer = self.rig.tenant(
             self.stamps,
-            policy=config.policy,
-            in_flight=config.in_flight,
+            policy=policy,
+            in_flight=in_flight,
             chunks=config.chunks,
             mode=config.job,
             owned=owned,
             watch=self.watch,
+            rehearsed=rehearsed(size) if config.rehearse else (),
+            held_out=self.held_out,
         )
         self.dashboard = Dashboard()
         self.hud = HudPainter()
         owned.callback(self.hud.close)
-        self.controls = Controls(self.tenant, self.scene, self.mirror, self.dashboard)
+        self.controls = Controls(self.tenant, self.infer, self.scene, self.mirror, self.dashboard)
         self.saver = CheckpointSaver(self.network, self.tenant, self.dashboard.say)
         owned.callback(self.saver.close)
         self.viewers.append(self.saver)
@@ -148,8 +164,8 @@ class LiveSession:
             raise
         finally:
             self.driver.close()
-            summary = self.records.finish(outcome)
-        return summary
+            result = self.records.finish(outcome)
+        return result
 
     def _run(self, interrupt: Interrupt) -> str:
         evaluation_s = self._warm_up()
@@ -170,11 +186,11 @@ class LiveSession:
         with punctual_python():
             self._loop(loop, self._running(loop, interrupt))
         self.progress.close()
-        self._clock = self.records.clock = self.rig.recalibrated(self._clock)
+        self.clock = self.records.clock = self.rig.recalibrated(self.clock)
         self.records.screenshot(self.rig.picture())
         self._finish_saving(loop)
         if not interrupt.requested or evaluation_s < SLOW_EVALUATION_S:
-            self._psnr = (self._psnr[0], self._evaluate("after"))
+            self.psnr_db = (self.psnr_db[0], self._evaluate("after"))
         return "interrupted" if interrupt.requested else "ok"
 
     def _loop(self, loop: FrameLoop, running: Callable[[], bool]) -> None:
@@ -184,7 +200,7 @@ class LiveSession:
         except XrEnded as ended:
             self._say(str(ended))
         loop.finish()
-        self._created = self.gpu.objects_created - before
+        self.objects_created = self.gpu.objects_created - before
 
     def _say(self, text: str) -> None:
         """To the terminal and the HUD."""
@@ -193,17 +209,17 @@ class LiveSession:
 
     def _warm_up(self) -> float:
         """Use everything once; returns what the first evaluation took, in seconds."""
-        started = time.perf_counter()
-        self._psnr = (self._evaluate("before"), None)
-        elapsed = time.perf_counter() - started
-        self.scene.set_hud(render_hud(self._hud_state()))
+        self.scene.set_hud(render_hud(hud_state(self)))
         self.rig.warm_up_scene(self.driver)
         encoder = self.gpu.device.create_command_encoder()
         self.video.encode(encoder)
         self.gpu.submit(encoder)
         self.gpu.wait()
+        # Last of all: the curve of held-out figures starts here.
+        started = time.perf_counter()
+        self.psnr_db = (self._evaluate("before"), None)
         self.gpu.take_completions()
-        return elapsed
+        return time.perf_counter() - started
 
     def _running(self, loop: FrameLoop, interrupt: Interrupt) -> Callable[[], bool]:
         started = time.perf_counter()
@@ -211,7 +227,7 @@ class LiveSession:
 
         def running() -> bool:
             elapsed = time.perf_counter() - started
-            self.progress.update(lambda: self._progress_line(elapsed))
+            self.progress.update(lambda: progress_line(self, elapsed))
             over = seconds is not None and elapsed >= seconds
             over = over or (frames is not None and loop.frames >= frames)
             return not (over or self.controls.quit or interrupt.requested)
@@ -244,7 +260,7 @@ class LiveSession:
         if picture is not None:
             self.scene.set_hud(picture)
         if not self.hud.busy and self.dashboard.due(time.perf_counter_ns()):
-            self.hud.paint(self._hud_state())
+            self.hud.paint(hud_state(self))
         collect_young()
 
     def _on_frame(self, row: FrameRow) -> None:
@@ -255,36 +271,18 @@ class LiveSession:
         self.dashboard.add_chunk(row)
         self.records.chunk(row)
 
-    def _hud_state(self) -> HudState:
-        return self.dashboard.state(
-            help_lines() if self.controls.help else (),
-            period_ms=1e3 / self.config.hz,
-            missed=self.records.statistics.missed,
-            missed_per_1000=self.records.statistics.missed_per_1000,
-            chunks=self.tenant.chunks,
-            in_flight=self.tenant.policy.in_flight,
-            policy=self.tenant.policy.name,
-            job=self.tenant.mode,
-            training=self.tenant.training and not self.train.diverged,
-            train_steps=self.network.step,
-            loss=self.train.loss,
-            psnr_db=self.train.psnr_db,
-            camera=self.camera.error or self.config.camera,
-            camera_age_ms=self.camera.age_ms(time.perf_counter_ns()),
-            encoder_note=self.network.encoder_note,
-            encoder_is_random=self.config.encoder is None,
-            adapter=self.gpu.name,
-            recording=self.records.recording,
-        )
+    def _on_quality(self, row: QualityRow) -> None:
+        self.dashboard.add_quality(row)
+        self.records.quality(row)
 
     # Results
 
     def _evaluate(self, when: str) -> float | None:
-        count = self.config.held_out
-        if count == 0:
+        if self.held_out is None:
             return None
-        psnr = self.network.psnr(held_out(self.network.config.size)[:count])
-        self.progress.say(f"{count} held-out photographs {when} the session: {psnr:.2f} dB")
+        psnr, count = self.held_out.measure(), self.config.held_out
+        if psnr is not None:
+            self.progress.say(f"{count} held-out photographs {when} the session: {psnr:.2f} dB")
         return psnr
 
     def _checkpoint_path(self) -> Path:
@@ -301,37 +299,3 @@ class LiveSession:
                 loop.flush()
             if self.saver.error is not None:
                 raise self.saver.error
-
-    def _progress_line(self, elapsed: float) -> str:
-        statistics, train = self.records.statistics, self.train
-        parts = [f"{elapsed:5.1f} s", f"{statistics.frames} frames"]
-        parts.append(f"{statistics.missed_per_1000:.0f} of 1000 missed")
-        parts.append(f"{train.runs} steps")
-        if train.psnr_db is not None:
-            parts.append(f"{train.psnr_db:.1f} dB")
-        return "  ".join(parts)
-
-    def _summary(self, outcome: str, statistics: Statistics) -> dict[str, object]:
-        losses = self.train.losses
-        summary = Summary(
-            outcome=outcome,
-            chunks=self.tenant.chunks,
-            in_flight=self.tenant.policy.in_flight,
-            policy=self.tenant.policy.name,
-            adapter=self.gpu.name,
-            gpu=self.gpu.implementation,
-            objects_created_in_loop=self._created,
-            clock_error_us=round(self._clock.error_us, 3) if self._clock else None,
-            loss_first=losses[0] if losses else None,
-            loss_last=losses[-1] if losses else None,
-            psnr_first_db=self._psnr[0],
-            psnr_last_db=self._psnr[1],
-        )
-        extra = {
-            "job": self.tenant.mode,
-            "hz": self.config.hz,
-            "camera": self.config.camera,
-            "encoder": self.network.encoder_note,
-            "contract": self.config.contract,
-        }
-        return summary.to_dict(statistics, extra)

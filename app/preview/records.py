@@ -14,7 +14,7 @@ import numpy as np
 from app.preview.viewers import VideoViewer
 from app.telemetry.folder import open_run
 from app.telemetry.recorder import Recorder, TelemetryError
-from app.telemetry.rows import ChunkRow, FrameRow
+from app.telemetry.rows import ChunkRow, FrameRow, QualityRow
 from app.telemetry.statistics import Statistics
 from app.telemetry.trace import write_trace
 from engine.atomic import write_atomic
@@ -73,6 +73,11 @@ class Records:
         """Record a chunk."""
         for recorder in self._recorders():
             recorder.chunk(row)
+
+    def quality(self, row: QualityRow) -> None:
+        """Record how well the decoder paints."""
+        for recorder in self._recorders():
+            recorder.quality(row)
 
     def toggle(self) -> str:
         """Start or stop a recording of its own; what to tell the user."""

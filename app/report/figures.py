@@ -34,6 +34,8 @@ class RunFigures:
             worst.add(frame)
         for chunk in folder.chunks():
             statistics.add_chunk(chunk)
+        for figure in folder.quality():
+            statistics.add_quality(figure)
         return cls(folder, statistics, worst.found(folder))
 
     @property

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from app.report.figures import UNNOTICED_PER_1000, RunFigures, pooled
 from app.report.page import Page, Plot, Table
 from app.report.plots import frame_percentiles
+from app.report.quality_plot import quality_plot
 from app.report.text import count, number, percent
 from app.report.timeline import Second, Timeline
 from app.report.timeline_plot import timeline_plot
@@ -32,6 +33,7 @@ def run_page(folder: RunFolder) -> Page:
     page.parts = [_tenants(run), _durations(run), _misses(run)]
     if len(run.statistics.frame_ms):
         page.parts.append(frame_time_plot([(folder.path.resolve().name, run)]))
+    page.parts += learning(run)
     if run.worst is not None:
         page.parts.append(worst_second(run.worst))
     page.origin = origin(folder)
@@ -103,6 +105,19 @@ def worst_second(second: Second, of: str = "") -> Plot:
     if timeline.observed:
         note += " Without GPU timestamps bars run from submission to observed completion."
     return Plot(f"Worst second{of}", timeline_plot(timeline), note)
+
+
+def learning(run: RunFigures) -> list[Plot]:
+    """The decoder's quality over time, if it was measured beside the frames."""
+    rows = list(run.folder.quality())
+    adaptation = run.statistics.adaptation
+    if len(rows) < 2 or adaptation.first_db is None or adaptation.last_db is None:
+        return []
+    note = (
+        "Held-out photographs, measured one at a time beside the frames: "
+        f"{adaptation.first_db:.2f} dB before, {adaptation.last_db:.2f} dB at last."
+    )
+    return [Plot("What it learnt", quality_plot(rows), note)]
 
 
 def _facts(run: RunFigures) -> list[tuple[str, str]]:

@@ -10,23 +10,27 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from app.scene.text import ASCENT, Colour, fit, pygame, surface_rgba, text_surface, text_width
+from app.scene.hud_canvas import (
+    BAD,
+    DESIGN_SIZE,
+    DIM,
+    EDGE,
+    GOOD,
+    PAPER,
+    PERIOD,
+    TEXT,
+    TRACE,
+    TRACE_FILL,
+    WARN,
+    WELL,
+    Canvas,
+    number,
+)
+from app.scene.hud_curve import CURVE, draw_curve
+from app.scene.text import Colour, fit, pygame, surface_rgba
 
-DESIGN_SIZE = (1280, 400)
 GRAPH_FRAMES = 240
 GRAPH_PERIODS = 2.5
-
-PAPER: Colour = (11, 15, 23)
-EDGE: Colour = (58, 72, 96)
-WELL: Colour = (21, 28, 41)
-TEXT: Colour = (236, 242, 250)
-DIM: Colour = (146, 162, 186)
-TRACE: Colour = (96, 198, 236)
-TRACE_FILL: Colour = (28, 62, 82)
-PERIOD: Colour = (190, 204, 222)
-GOOD: Colour = (112, 222, 158)
-WARN: Colour = (255, 190, 84)
-BAD: Colour = (255, 92, 92)
 
 
 @dataclass(frozen=True)
@@ -35,8 +39,9 @@ class HudState:
 
     `frame_ms` are recent frame times, newest last, of which the last 240 are drawn;
     `missed_recent` says for each of them whether it was missed. `gpu_share` is the share of GPU
-    time, 0..1, that "render", "train" and "infer" took of late. A non-empty `help_lines` covers
-    the dashboard with key help.
+    time, 0..1, that "render", "train" and "infer" took of late. `held_out` is the PSNR of held-out
+    photographs over the session, (ns, dB), the first as it was before. `before`: the painting is
+    one with the weights of the start. A non-empty `help_lines` covers the dashboard with key help.
     """
 
     frame_ms: Sequence[float] = ()
@@ -52,7 +57,9 @@ class HudState:
     train_steps: int = 0
     steps_per_s: float = 0.0
     loss: float | None = None
-    psnr_db: float | None = None
+    camera_db: float | None = None
+    held_out: Sequence[tuple[int, float]] = ()
+    before: bool = False
     infer_ms: float | None = None
     gpu_share: Mapping[str, float] = field(default_factory=dict)
     camera: str = ""
@@ -65,66 +72,9 @@ class HudState:
     help_lines: Sequence[str] = field(default=())
 
 
-def number(value: float | None, digits: int = 3) -> str:
-    """A value with about `digits` significant digits; a dash if unknown, its name if not finite."""
-    if value is None:
-        return "–"
-    if not math.isfinite(value):
-        return str(value)
-    if value == 0:
-        return "0"
-    exponent = math.floor(math.log10(abs(value)))
-    if exponent < -4 or exponent > 6:
-        return f"{value:.1e}"
-    return f"{value:.{max(0, digits - 1 - exponent)}f}"
-
-
-class _Canvas:
-    """A surface drawn on in the units of `DESIGN_SIZE`."""
-
-    def __init__(self, surface: pygame.Surface) -> None:
-        width, height = surface.get_size()
-        self.surface = surface
-        self.scale = min(width / DESIGN_SIZE[0], height / DESIGN_SIZE[1])
-
-    def px(self, units: float) -> int:
-        return max(1, round(units * self.scale))
-
-    def rect(self, x: float, y: float, width: float, height: float) -> pygame.Rect:
-        return pygame.Rect(
-            round(x * self.scale), round(y * self.scale), self.px(width), self.px(height)
-        )
-
-    def box(self, area: tuple[float, float, float, float], colour: Colour, radius: float) -> None:
-        pygame.draw.rect(self.surface, colour, self.rect(*area), border_radius=self.px(radius))
-
-    def width(self, text: str, size: float) -> float:
-        return text_width(text, self.px(size)) / self.scale
-
-    def shrink(self, text: str, size: float, width: float) -> float:
-        """The largest text size up to `size` at which a line is at most `width` wide."""
-        return min(size, size * width / max(self.width(text, size), 1.0))
-
-    def text(
-        self,
-        text: str,
-        at: tuple[float, float],
-        size: float,
-        colour: Colour,
-        width: float = 1280.0,
-        right: bool = False,
-    ) -> float:
-        """Draw a line whose baseline is at y; x is its left or right end. Returns its width."""
-        pixels = self.px(size)
-        line = text_surface(fit(text, pixels, self.px(width)), pixels, colour)
-        x, y = at[0] * self.scale, (at[1] - ASCENT * size) * self.scale
-        self.surface.blit(line, (round(x - line.get_width() if right else x), round(y)))
-        return float(line.get_width() / self.scale)
-
-
-TILES = ("chunks", "in flight", "inference", "steps / s", "loss", "PSNR")
+TILES = ("chunks", "in flight", "inference", "steps / s", "camera", "held out")
 TILE_LEFT, TILE_TOP, TILE_WIDTH, TILE_HEIGHT, TILE_GAP = 736.0, 76.0, 162.0, 110.0, 13.0
-GRAPH = (32.0, 166.0, 672.0, 105.0)
+GRAPH = (32.0, 166.0, 436.0, 105.0)
 GPU_BAR = (32.0, 281.0, 672.0, 28.0)
 TENANTS: dict[str, Colour] = {"render": TRACE, "train": GOOD, "infer": WARN}
 
@@ -139,11 +89,12 @@ def _backdrop(size: tuple[int, int]) -> pygame.Surface:
     """Everything that never changes: paper, wells and labels."""
     surface = pygame.Surface(size, pygame.SRCALPHA)
     surface.fill((*EDGE, 0))
-    canvas = _Canvas(surface)
+    canvas = Canvas(surface)
     paper, radius = surface.get_rect(), canvas.px(30)
     pygame.draw.rect(surface, (*PAPER, 238), paper, border_radius=radius)
     pygame.draw.rect(surface, EDGE, paper, width=canvas.px(3), border_radius=radius)
     canvas.box(GRAPH, WELL, 12)
+    canvas.box(CURVE, WELL, 12)
     canvas.box(GPU_BAR, WELL, 8)
     for index, label in enumerate(TILES):
         x, y = _tile_corner(index)
@@ -156,25 +107,29 @@ def render_hud(state: HudState, size: tuple[int, int] = DESIGN_SIZE) -> NDArray[
     """Draw the dashboard: [height, width, 4] uint8, straight alpha, sRGB values."""
     if min(size) < 16:
         raise ValueError(f"HUD size must be at least 16 x 16 pixels, got {size}")
-    canvas = _Canvas(_backdrop(size).copy())
+    canvas = Canvas(_backdrop(size).copy())
     if state.help_lines:
         _draw_help(canvas, state.help_lines)
     else:
         _draw_header(canvas, state)
         _draw_frame_time(canvas, state)
         _draw_graph(canvas, state)
+        draw_curve(canvas, state.held_out)
         _draw_gpu_shares(canvas, state)
         _draw_tiles(canvas, state)
         _draw_footer(canvas, state)
     return surface_rgba(canvas.surface)
 
 
-def _draw_header(canvas: _Canvas, state: HudState) -> None:
+def _draw_header(canvas: Canvas, state: HudState) -> None:
     dot = (canvas.px(46), canvas.px(42))
     pygame.draw.circle(canvas.surface, GOOD if state.training else DIM, dot, canvas.px(10))
     mode = "training" if state.training else "not training"
     x = 68 + canvas.text(mode, (68, 49), 30, TEXT, 300)
     x += 16 + canvas.text(f"step {state.train_steps:,}", (x + 16, 49), 30, DIM, 260)
+    if state.loss is not None:
+        colour = DIM if math.isfinite(state.loss) else BAD
+        x += 16 + canvas.text(f"loss {number(state.loss)}", (x + 16, 49), 30, colour, 200)
     if state.recording:
         canvas.box((x + 26, 24, 88, 37), BAD, 10)
         canvas.text("REC", (x + 39, 49), 28, PAPER)
@@ -187,7 +142,7 @@ def _draw_header(canvas: _Canvas, state: HudState) -> None:
         canvas.text(note, (1264 - width, 50), 28, PAPER)
 
 
-def _draw_frame_time(canvas: _Canvas, state: HudState) -> None:
+def _draw_frame_time(canvas: Canvas, state: HudState) -> None:
     known = sorted(ms for ms in state.frame_ms if math.isfinite(ms))
     middle = known[len(known) // 2] if known else None
     late = middle is not None and middle > 1.5 * state.period_ms > 0
@@ -204,7 +159,7 @@ def _draw_frame_time(canvas: _Canvas, state: HudState) -> None:
     canvas.text(rate, (x, 137), 26, DIM, right=True)
 
 
-def _draw_graph(canvas: _Canvas, state: HudState) -> None:
+def _draw_graph(canvas: Canvas, state: HudState) -> None:
     area = canvas.rect(*GRAPH).inflate(-canvas.px(12), -canvas.px(12))
     period = state.period_ms if math.isfinite(state.period_ms) and state.period_ms > 0 else 0.0
     frames = list(state.frame_ms)[-GRAPH_FRAMES:]
@@ -236,7 +191,7 @@ def _draw_graph(canvas: _Canvas, state: HudState) -> None:
         pygame.draw.line(canvas.surface, PERIOD, (area.left, y), (area.right, y), canvas.px(2))
 
 
-def _draw_gpu_shares(canvas: _Canvas, state: HudState) -> None:
+def _draw_gpu_shares(canvas: Canvas, state: HudState) -> None:
     """Who keeps the GPU busy: a bar whose whole length is all of its time."""
     left, top, width, height = GPU_BAR
     if not state.gpu_share:
@@ -259,15 +214,15 @@ def _draw_gpu_shares(canvas: _Canvas, state: HudState) -> None:
         canvas.text(idle, (left + width - 10, top + 22), 22, DIM, right=True)
 
 
-def _draw_tiles(canvas: _Canvas, state: HudState) -> None:
-    broken = state.loss is not None and not math.isfinite(state.loss)
+def _draw_tiles(canvas: Canvas, state: HudState) -> None:
+    held_out = state.held_out[-1][1] if state.held_out else None
     values = (
         (str(state.chunks), "", TEXT),
         (str(state.in_flight), "", TEXT),
         (number(state.infer_ms), "ms", TEXT),
         (number(state.steps_per_s), "", TEXT if state.training else DIM),
-        (number(state.loss), "", BAD if broken else TEXT),
-        (number(state.psnr_db), "dB", TEXT),
+        (number(state.camera_db), "dB", WARN if state.before else TEXT),
+        (number(held_out), "dB", TEXT),
     )
     for index, (value, unit, colour) in enumerate(values):
         x, y = _tile_corner(index)
@@ -278,11 +233,17 @@ def _draw_tiles(canvas: _Canvas, state: HudState) -> None:
         canvas.text(known_unit, (x + 21 + width, y + 87), 24, DIM)
 
 
-def _draw_footer(canvas: _Canvas, state: HudState) -> None:
+def _draw_footer(canvas: Canvas, state: HudState) -> None:
     x = 32.0
-    for label, value in (("policy", state.policy), ("job", state.job), ("camera", state.camera)):
+    painted = ("before", WARN) if state.before else ("after", TEXT)
+    for label, value, colour in (
+        ("policy", state.policy, TEXT),
+        ("job", state.job, TEXT),
+        ("painted", *painted),
+        ("camera", state.camera, TEXT),
+    ):
         x += 9 + canvas.text(label, (x, 344), 27, DIM)
-        x += 26 + canvas.text(value or "–", (x, 344), 27, TEXT, min(340.0, 1100.0 - x))
+        x += 26 + canvas.text(value or "–", (x, 344), 27, colour, min(340.0, 1100.0 - x))
     if state.camera_age_ms is not None:
         canvas.text(f"{number(state.camera_age_ms, 2)} ms old", (x - 12, 344), 27, DIM, 1260 - x)
     used = 0.0
@@ -291,7 +252,7 @@ def _draw_footer(canvas: _Canvas, state: HudState) -> None:
     canvas.text(state.adapter, (32, 379), 25, DIM, 1216 - used)
 
 
-def _draw_help(canvas: _Canvas, lines: Sequence[str]) -> None:
+def _draw_help(canvas: Canvas, lines: Sequence[str]) -> None:
     canvas.box((16, 16, 1248, 368), PAPER, 22)
     canvas.text("Keys", (40, 58), 36, TEXT)
     rows = math.ceil(len(lines) / 2)

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from app.telemetry.recorder import TelemetryError
-from app.telemetry.rows import ChunkRow, FrameRow
+from app.telemetry.rows import ROWS, ChunkRow, FrameRow, QualityRow
 
-Row = TypeVar("Row", FrameRow, ChunkRow)
+Row = TypeVar("Row", FrameRow, ChunkRow, QualityRow)
 
 LONGEST_LINE = 1 << 20
 """Bytes; a longer line is damage, not a row."""
@@ -75,6 +75,11 @@ class RunFolder:
         """The chunks in order of submission. Raises `TelemetryError` at a line that is no row."""
         for line in _read_lines(self.path / "chunks.jsonl"):
             yield line.row(ChunkRow)
+
+    def quality(self) -> Iterator[QualityRow]:
+        """Figures of the decoder, in order. Raises `TelemetryError` at a line that is no row."""
+        for line in _read_lines(self.path / "quality.jsonl"):
+            yield line.row(QualityRow)
 
 
 @dataclass(frozen=True)
@@ -208,10 +213,8 @@ def _check(hint: Any) -> Callable[[object], bool]:
     return fits
 
 
-_CHECKS: Mapping[type, dict[str, Callable[[object], bool]]] = {
-    kind: _checks(kind) for kind in (FrameRow, ChunkRow)
-}
+_CHECKS: Mapping[type, dict[str, Callable[[object], bool]]] = {kind: _checks(kind) for kind in ROWS}
 _REQUIRED: Mapping[type, list[str]] = {
     kind: [f.name for f in dataclasses.fields(kind) if f.default is dataclasses.MISSING]
-    for kind in (FrameRow, ChunkRow)
+    for kind in ROWS
 }

@@ -1,4 +1,4 @@
-"""The run folder: `run.json`, `frames.jsonl`, `chunks.jsonl`, `summary.json`.
+"""The run folder: `run.json`, `frames.jsonl`, `chunks.jsonl`, `quality.jsonl`, `summary.json`.
 
 Rows are written by a background thread, so that a slow disk never delays a frame. A run that is
 killed leaves `run.json` with the outcome "incomplete" and every row but those of the last half
@@ -16,11 +16,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from app.telemetry.rows import ChunkRow, FrameRow, row_line, to_json
+from app.telemetry.rows import ChunkRow, FrameRow, QualityRow, Row, row_line, to_json
 from app.telemetry.statistics import Statistics
 from engine.atomic import write_atomic
 from engine.clock import Clock
 
+FILES: Mapping[type[Row], str] = {
+    FrameRow: "frames.jsonl",
+    ChunkRow: "chunks.jsonl",
+    QualityRow: "quality.jsonl",
+}
 FLUSH_EVERY_S = 0.5
 MAX_PENDING_ROWS = 50_000
 """Rows kept for a disk that does not keep up; further ones are lost, and counted."""
@@ -84,6 +89,12 @@ class Recorder:
         if self._writer is not None:
             self._writer.put(row)
 
+    def quality(self, row: QualityRow) -> None:
+        """Record how well the decoder paints."""
+        self.statistics.add_quality(row)
+        if self._writer is not None:
+            self._writer.put(row)
+
     def finish(
         self, outcome: str, summary: Mapping[str, object], clock: Clock | None = None
     ) -> None:
@@ -124,24 +135,24 @@ class Recorder:
 
 
 class _RowWriter:
-    """Appends rows to the two files from a thread of its own, until the disk fails."""
+    """Appends rows to their files from a thread of its own, until the disk fails."""
 
     def __init__(self, out_dir: Path, failed: Callable[[OSError], None]) -> None:
         self._failed = failed
         self._refused = 0  # counted by the caller's thread
         self._unwritten = 0  # counted by the writer's
         self._pending: deque[tuple[type, bytes]] = deque()
+        self._files: dict[type[Row], BinaryIO] = {}
         with contextlib.ExitStack() as opened:
-            frames: BinaryIO = opened.enter_context(open(out_dir / "frames.jsonl", "wb"))
-            chunks: BinaryIO = opened.enter_context(open(out_dir / "chunks.jsonl", "wb"))
+            for kind, name in FILES.items():
+                self._files[kind] = opened.enter_context(open(out_dir / name, "wb"))
             opened.pop_all()
-        self._files = {FrameRow: frames, ChunkRow: chunks}
         self._broken = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
         self._thread.start()
 
-    def put(self, row: FrameRow | ChunkRow) -> None:
+    def put(self, row: Row) -> None:
         """Queue a row; constant time, about 10 us.
 
         It becomes text here: a thread that worked on many rows at once would keep the interpreter

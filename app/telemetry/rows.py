@@ -1,4 +1,4 @@
-"""The rows of `frames.jsonl` and `chunks.jsonl`: one frame or chunk a line.
+"""The rows of `frames.jsonl`, `chunks.jsonl` and `quality.jsonl`: a frame, chunk or figure a line.
 
 Stamps (`_ns`) are on the clock of `time.perf_counter_ns`, durations (`_ms`) in milliseconds;
 None (null in JSON) where not known.
@@ -136,11 +136,31 @@ class ChunkRow:
         return self.done_ns if self.end_ns is None else self.end_ns
 
 
-_NAMES = {row: tuple(f.name for f in dataclasses.fields(row)) for row in (FrameRow, ChunkRow)}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QualityRow:
+    """How well the decoder paints, measured beside the frames. PSNR in dB, None: not finite."""
+
+    measured_ns: int
+    """When the figure came back."""
+    step: int
+    """Training steps that its weights had learnt."""
+    photo: int | None
+    """The held-out photograph measured, from 0; None: all of them, before or after the frames."""
+    photo_db: float | None
+    """PSNR of that photograph."""
+    held_out_db: float | None
+    """PSNR over all pixels of all held-out photographs, each as it was measured last."""
+    camera_db: float | None
+    """PSNR of the camera's newest image; None also while it is painted with the first weights."""
+
+
+Row = FrameRow | ChunkRow | QualityRow
+ROWS: tuple[type[Row], ...] = (FrameRow, ChunkRow, QualityRow)
+_NAMES = {row: tuple(f.name for f in dataclasses.fields(row)) for row in ROWS}
 _LINE = json.JSONEncoder(allow_nan=False)
 
 
-def row_line(row: FrameRow | ChunkRow) -> str:
+def row_line(row: Row) -> str:
     """The row as one JSON line with its newline. `FrameRow(**json.loads(line))` reads it back."""
     fields = {name: getattr(row, name) for name in _NAMES[type(row)]}
     try:

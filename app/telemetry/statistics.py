@@ -5,7 +5,8 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 
-from app.telemetry.rows import ChunkRow, FrameRow
+from app.telemetry.adaptation import Adaptation
+from app.telemetry.rows import ChunkRow, FrameRow, QualityRow
 from app.telemetry.run_times import RunTimes
 
 CAUSES = ("chunk", "start", "render")
@@ -40,6 +41,7 @@ class Statistics:
         self.runs: Counter[str] = Counter()
         self.gpu_ms = {"render": 0.0, "train": 0.0, "infer": 0.0}
         """GPU time by tenant."""
+        self.adaptation = Adaptation()
         self._first_wait_ns: int | None = None
         self._last_wait_ns = 0
         self._run_times = RunTimes()
@@ -80,6 +82,10 @@ class Statistics:
         self.runs[row.job] += 1
         if run.ms is not None:
             self.run_ms[row.job].append(run.ms)
+
+    def add_quality(self, row: QualityRow) -> None:
+        """Take a figure of the decoder."""
+        self.adaptation.add(row)
 
     @property
     def vsyncs(self) -> int:

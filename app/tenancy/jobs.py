@@ -14,9 +14,11 @@ from typing import Any, Protocol
 import numpy as np
 import wgpu
 
-from app.camera.source import Frame
+from app.camera.source import Frame, Image
 from app.components import ComponentFinder
-from app.network import Network, psnr_db, to_unit
+from app.network import Network, finite_db, to_unit
+from app.tenancy.figure import Figure
+from app.tenancy.held_out import HeldOut
 from app.tenancy.nan_watch import NanWatch
 from app.tenancy.replay import Replay
 from engine.chunks import cut
@@ -111,39 +113,36 @@ class TrainJob(_PlanJob):
     name = "train"
 
     def __init__(
-        self, network: Network, camera: FrameSource, watch: NanWatch | None = None
+        self,
+        network: Network,
+        camera: FrameSource,
+        watch: NanWatch | None = None,
+        rehearsed: Sequence[Image] = (),
     ) -> None:
         super().__init__(network.train, network.train_costs, camera)
         self.network, self.watch = network, watch
-        self._replay = Replay(seed=network.config.seed)
+        self._replay = Replay(seed=network.config.seed, rehearsed=rehearsed)
         self.losses: list[float] = []
         """First and latest loss that were read back."""
         self.diverged = False
         """Set when a loss was not finite: the job then must not run again."""
-        self._readback = Readback(network.gpu, 4)
-        self._loss = network.train.range("loss")
-        self._recorded = False
+        self._loss: Figure[int] = Figure(network.gpu, network.train, "loss")
 
     @property
     def loss(self) -> float | None:
         """The newest mean squared error that has been read back."""
         return self.losses[-1] if self.losses else None
 
-    @property
-    def psnr_db(self) -> float | None:
-        """The same as PSNR in dB."""
-        return psnr_db(self.losses[-1]) if self.losses and not self.diverged else None
-
     def due(self, now_ns: int) -> bool:
         """Learning is always worth while, unless it has failed.
 
         When watched, the loss of the step before must be known: a failed step stays the last.
         """
-        return not self.diverged and (self.watch is None or self._readback.idle)
+        return not self.diverged and (self.watch is None or self._loss.idle)
 
     def begin(self) -> None:
         """Feed image and learning rate."""
-        self.network.write_step(to_unit(self._replay.pick(self._camera()).image))
+        self.network.write_step(to_unit(self._replay.pick(self._camera())))
 
     def encode(
         self, encoder: wgpu.GPUCommandEncoder, index: int, stamps: Stamps | None = None
@@ -154,43 +153,57 @@ class TrainJob(_PlanJob):
         self.session.encode(encoder, *self.chunks[index], stamps)
         if self.is_last(index):
             self.network.publish(encoder)
-            self._recorded = self._readback.idle
-            if self._recorded:
-                self._readback.record(encoder, self._loss)
+            self._loss.record(encoder, self.network.step)
 
     def submitted(self, index: int, serial: int) -> None:
         """See Job."""
         if self.is_last(index):
             # Counted here: the next step may be fed before this one has completed.
             self.network.step += 1
-            if self._recorded:
-                self._readback.arm(serial)
+            self._loss.submitted(serial)
 
     def poll(self) -> None:
         """See Job."""
-        data = self._readback.take()
-        if data is None:
+        found = self._loss.take()
+        if found is None:
             return
-        loss = float(data.view(np.float32)[0])
+        _, loss = found
         self.losses = [self.losses[0], loss] if self.losses else [loss]
         self.diverged = self.diverged or not math.isfinite(loss)
 
 
 class InferJob(_PlanJob):
-    """Paint the newest camera image with the weights of the last finished step."""
+    """Paint the newest camera image with the weights of the last finished step.
+
+    Some runs paint a held-out photograph instead, elsewhere: see `HeldOut`.
+    """
 
     name = "infer"
 
-    def __init__(self, network: Network, camera: FrameSource) -> None:
+    def __init__(
+        self, network: Network, camera: FrameSource, held_out: HeldOut | None = None
+    ) -> None:
         super().__init__(network.infer, network.infer_costs, camera)
-        self.network = network
+        self.network, self.held_out = network, held_out
+        self.before = False
+        """Whether to paint with the weights of the start; may change at any time."""
+        self.errors: dict[bool, float] = {}
+        """Mean squared error of the newest camera image painted before (True) and after."""
+        self._error: Figure[bool] = Figure(network.gpu, network.infer, "error")
         self._finder = ComponentFinder()
         tokens = network.infer.type("tokens")
         self._tokens_shape = tokens.shape
         self._readback = Readback(network.gpu, tokens.nbytes)
         self._recorded = False
+        self._aside = False
+        self._shown = False
         self._painted = (-1, 0)
         self._next_tokens_ns = 0
+
+    @property
+    def psnr_db(self) -> float | None:
+        """Of the newest camera image as it is shown; None while unknown."""
+        return finite_db(self.errors[self.before]) if self.before in self.errors else None
 
     def due(self, now_ns: int) -> bool:
         """Whether there is a new image, or the last painting is old."""
@@ -199,6 +212,12 @@ class InferJob(_PlanJob):
 
     def begin(self) -> None:
         """Feed the image, and a renewed projection if there is one."""
+        self._aside = self.held_out is not None and self.held_out.take_turn()
+        if self.held_out is not None and self._aside:
+            self.session = self.held_out.session
+            self.held_out.begin()
+            return
+        self.session, self._shown = self.network.infer, self.before
         frame = self._camera()
         self._painted = (frame.sequence, time.perf_counter_ns())
         self.session.write("image", to_unit(frame.image))
@@ -212,22 +231,39 @@ class InferJob(_PlanJob):
     ) -> None:
         """See Job."""
         if index == 0:
-            self.network.deploy(encoder)
+            self.network.deploy(encoder, self.session, before=self._shown and not self._aside)
         self.session.encode(encoder, *self.chunks[index], stamps)
         self._recorded = False
+        if not self.is_last(index):
+            return
+        if self.held_out is not None and self._aside:
+            self.held_out.record(encoder)
+            return
+        self._error.record(encoder, self._shown)
         wanted = time.perf_counter_ns() >= self._next_tokens_ns and not self._finder.busy
-        if self.is_last(index) and wanted and self._readback.idle:
+        if wanted and self._readback.idle:
             self._readback.record(encoder, self.session.range("tokens"))
             self._next_tokens_ns = time.perf_counter_ns() + COMPONENTS_NS
             self._recorded = True
 
     def submitted(self, index: int, serial: int) -> None:
         """See Job."""
+        if not self.is_last(index):
+            return
+        if self.held_out is not None and self._aside:
+            self.held_out.submitted(serial)
+        else:
+            self._error.submitted(serial)
         if self._recorded:
             self._readback.arm(serial)
 
     def poll(self) -> None:
         """See Job."""
+        found = self._error.take()
+        if found is not None:
+            self.errors[found[0]] = found[1]
+        if self.held_out is not None:
+            self.held_out.poll(None if self._shown else self.errors.get(False))
         data = self._readback.take()
         if data is not None:
             self._finder.submit(data.view(np.float32).reshape(self._tokens_shape))

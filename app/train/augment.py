@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import cv2
 import numpy as np
 
@@ -12,11 +14,23 @@ SMALLEST = 0.5
 """Side of the smallest square, of the photograph's short side."""
 RECOLOURED = 0.8
 """Share of the samples whose colours change; the rest keep the look of photographs."""
-CONTRAST, SATURATION, BALANCE = 0.25, 0.4, 0.1
-"""Factors of contrast, saturation and single channels are 1 plus or minus at most this."""
-BRIGHTNESS = 0.1
-"""Largest shift of the brightness, of the full range."""
 
+
+@dataclass(frozen=True)
+class Recolouring:
+    """How far colours may change."""
+
+    contrast: float = 0.25
+    saturation: float = 0.4
+    balance: float = 0.1
+    """Factors of contrast, saturation and single channels are 1 plus or minus at most these."""
+    brightness: float = 0.1
+    """Largest shift of the brightness, of the full range."""
+
+
+USUAL = Recolouring()
+COLOUR_DRAWS = 6
+"""Of contrast, saturation, red, green, blue and brightness."""
 LUMA = np.array([0.299, 0.587, 0.114])
 """Rec. 601: weights of red, green and blue in the brightness."""
 
@@ -28,7 +42,8 @@ def augmented(image: Image, rng: np.random.Generator, size: int) -> np.ndarray:
         square = np.ascontiguousarray(square[:, ::-1])
     sample = square.astype(np.float32) / np.float32(255)
     if rng.random() < RECOLOURED:
-        sample = np.clip(cv2.transform(sample, _colour_matrix(rng)), 0, 1)
+        matrix = colour_matrices(rng.uniform(-1, 1, COLOUR_DRAWS), USUAL)
+        sample = np.clip(cv2.transform(sample, matrix.astype(np.float32)), 0, 1)
     return sample
 
 
@@ -43,12 +58,15 @@ def _square(image: Image, rng: np.random.Generator, size: int) -> Image:
     return image[top : top + side, left : left + side]
 
 
-def _colour_matrix(rng: np.random.Generator) -> np.ndarray:
-    """f32 [3, 4]: a linear map of RGB and a shift, all changes of colour in one."""
-    contrast, saturation = 1 + rng.uniform(-1, 1, 2) * (CONTRAST, SATURATION)
-    channels = 1 + rng.uniform(-BALANCE, BALANCE, 3)
-    shift = rng.uniform(-BRIGHTNESS, BRIGHTNESS) + (1 - contrast) / 2
-    grey = np.tile(LUMA, (3, 1))
-    mixed = saturation * np.eye(3) + (1 - saturation) * grey
-    linear = contrast * channels[:, None] * mixed
-    return np.column_stack([linear, np.full(3, shift)]).astype(np.float32)
+def colour_matrices(signed: np.ndarray, most: Recolouring) -> np.ndarray:
+    """[..., 3, 4]: linear maps of RGB in 0..1 and a shift, all changes of colour in one.
+
+    `signed` [..., COLOUR_DRAWS] are in -1..1: how much of the most.
+    """
+    contrast = 1 + signed[..., 0, None, None] * most.contrast
+    saturation = 1 + signed[..., 1, None, None] * most.saturation
+    channels = 1 + signed[..., 2:5, None] * most.balance
+    shift = signed[..., 5, None, None] * most.brightness + (1 - contrast) / 2
+    mixed = saturation * np.eye(3) + (1 - saturation) * np.tile(LUMA, (3, 1))
+    linear = contrast * channels * mixed
+    return np.concatenate([linear, np.broadcast_to(shift, (*shift.shape[:-2], 3, 1))], axis=-1)

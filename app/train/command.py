@@ -71,6 +71,7 @@ def run_train(config: TrainConfig, console: Console | None = None) -> int:
             config.out,
             metadata,
             progress,
+            weights=config.weights,
         )
         with Interrupt() as interrupt:
             kept = training.run(config.steps, config.every, lambda: interrupt.requested)
@@ -151,8 +152,9 @@ def _again(config: TrainConfig) -> str:
     """The command that goes on where this run stopped; the file knows the other options."""
     words = ["python", "run.py", "train", "--data", str(config.data), "--steps", str(config.steps)]
     words += ["--out", str(config.out), "--resume", str(config.out), "--every", str(config.every)]
-    for option, path in (("--encoder", config.encoder), ("--held-out", config.held_out)):
-        words += [] if path is None else [option, str(path)]
+    for option in ("weights", "encoder", "held_out"):
+        path = getattr(config, option)
+        words += [] if path is None else [f"--{option.replace('_', '-')}", str(path)]
     return shlex.join(words)
 
 

@@ -28,9 +28,12 @@ class TrainConfig:
     """Steps in all, those before a resumed checkpoint included."""
     out: Path
     """Checkpoint to write, safetensors: always the newest. Replaced if it exists."""
-    encoder: Path | None = None
-    """DINOv3 ViT-S/16 checkpoint: safetensors or .pth, as Hugging Face or Meta publish it.
-    [default: random]"""
+    weights: Path | None = None
+    """File for the newest weights alone, a third of a checkpoint: to use, not to go on exactly.
+    [default: none]"""
+    encoder: str | None = None
+    """DINOv3 ViT-S/16 checkpoint, safetensors or .pth, as Hugging Face or Meta publish it, or
+    random. [default: the DinoVision mini encoder where it ships, else random]"""
     resume: Path | None = None
     """Go on from this checkpoint, with its options where none are given: bit-equal to a run
     without a break."""
@@ -71,6 +74,10 @@ class TrainConfig:
             DEFAULT_DEPTH if depth is None else depth, IMAGE if size is None else size, "--size"
         )
         check_file("--out", self.out)
+        if self.weights is not None:
+            check_file("--weights", self.weights)
+            if self.weights == self.out:
+                raise UsageError("--weights and --out must be two files")
 
     def recipe_options(self) -> dict[str, int | float | None]:
         """Fields of a recipe; None where no option was given."""

@@ -52,12 +52,20 @@ class PhotoSet:
         """SHA-256 over the contents of all files, in order; names do not matter."""
         return hashlib.sha256("".join(photo.digest for photo in self.photos).encode()).hexdigest()
 
+    def image(self, place: int) -> Image:
+        """The photograph at a place of the set; decoded anew if the cache was full."""
+        photo = self.photos[place]
+        return _decode(photo.path, self.size) if photo.image is None else photo.image
+
+    def draw(self, seed: int, number: int) -> tuple[Image, np.random.Generator]:
+        """The photograph of sample `number`, from 0, and the sample's own random numbers."""
+        epoch, place = divmod(number, len(self.photos))
+        image = self.image(self._order(seed, epoch)[place])
+        return image, np.random.default_rng([seed, 1, number])
+
     def sample(self, seed: int, number: int) -> np.ndarray:
         """Sample `number`, from 0: f32 [size, size, 3] in 0..1."""
-        epoch, place = divmod(number, len(self.photos))
-        photo = self.photos[self._order(seed, epoch)[place]]
-        image = _decode(photo.path, self.size) if photo.image is None else photo.image
-        return augmented(image, np.random.default_rng([seed, 1, number]), self.size)
+        return augmented(*self.draw(seed, number), self.size)
 
     def batch(self, seed: int, first: int, count: int) -> np.ndarray:
         """Samples `first` to `first + count - 1`: f32 [count, size, size, 3]."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine.checkpoint import Checkpoint
 from engine.errors import CheckpointError
@@ -12,6 +13,11 @@ from engine.optim import Adam
 from engine.schedules import Cosine
 from models.dinov3 import DEFAULT_DEPTH
 from models.vision import IMAGE
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+R = TypeVar("R", bound="DataclassInstance")
 
 KEY = "recipe"
 """Metadata key in checkpoints."""
@@ -56,20 +62,33 @@ def choose_recipe(
     The cosine goes on to where it was planned to end, or to the last step if that is later. Raises
     CheckpointError if the checkpoint's recipe cannot be read.
     """
-    given = {name: value for name, value in options.items() if value is not None}
-    stored = _stored(resumed) if resumed else None
-    usual = Recipe(steps) if stored is None else stored
+    usual = Recipe(steps)
+    if resumed:
+        usual = _preview_recipe(resumed) or stored_recipe(resumed, Recipe)
     usual = replace(usual, decay_steps=max(steps, usual.decay_steps))
-    return replace(usual, **given)  # type: ignore[arg-type]
+    return replace(usual, **given(options))
 
 
-def _stored(file: Checkpoint) -> Recipe | None:
-    """The recipe in a checkpoint; a preview's has none, but a depth."""
+def given(options: Mapping[str, int | float | None]) -> dict[str, Any]:
+    """The options that are not None."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def stored_recipe(file: Checkpoint, kind: type[R]) -> R:
+    """The recipe in a checkpoint: a dataclass. Raises CheckpointError if it cannot be read."""
     text = file.metadata.get(KEY)
     try:
-        if text is None:
-            return Recipe(1, depth=int(file.metadata.get("depth", DEFAULT_DEPTH)))
-        values = json.loads(text)
-        return Recipe(**{field.name: values[field.name] for field in fields(Recipe)})
+        values = json.loads(text or "")
+        return kind(**{field.name: values[field.name] for field in fields(kind)})
     except (ValueError, TypeError, KeyError) as error:
         raise CheckpointError(f"{file.path}: its recipe cannot be read: {text}") from error
+
+
+def _preview_recipe(file: Checkpoint) -> Recipe | None:
+    """What is known of a preview's checkpoint, which has no recipe, but a depth."""
+    if KEY in file.metadata:
+        return None
+    text = file.metadata.get("depth", str(DEFAULT_DEPTH))
+    if not text.isdecimal():
+        raise CheckpointError(f"{file.path}: its depth cannot be read: {text}")
+    return Recipe(1, depth=int(text))

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.kernels.streaming import Geometry, Stream
+from engine.kernels.rows import row_kernel
+from engine.kernels.splits import Given, Splits
+from engine.kernels.streaming import LOG2E, Geometry, Place, Stream
 from engine.kernels.streaming_direct import direct
 from engine.kernels.streaming_tiled import tiled
-from engine.kernels.wgsl import Kernel, bindings, f32, linear_grid, linear_main
-from engine.specialize import AttentionChoice
+from engine.kernels.wgsl import Kernel, bindings, f32
+from engine.specialize_attention import AttentionChoice
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class AttentionShape:
     """q [heads, queries, width], k and v [kv_heads, keys, width].
 
     Query head h reads key head h // (heads / kv_heads). With `causal`, query i sees keys up to
-    i + keys - queries.
+    i + keys - queries, or with `cached` up to i + position, which is known at run time.
     """
 
     heads: int
@@ -31,6 +33,9 @@ class AttentionShape:
     width: int
     causal: bool
     scale: float
+    cached: bool = False
+    places: tuple[tuple[str, Place], ...] = ()
+    """Where matrices lie that are not dense, by the names that they have in the kernels."""
 
     @property
     def group(self) -> int:
@@ -38,12 +43,14 @@ class AttentionShape:
         return self.heads // self.kv_heads
 
 
-def _kernel(program: Stream, choice: AttentionChoice) -> Kernel:
+def kernel(program: Stream, choice: AttentionChoice) -> Kernel:
+    """The launch that computes a program, or with splits its parts."""
     return (direct if choice.variant == "direct" else tiled)(program, choice)
 
 
 def _queries(shape: AttentionShape) -> Geometry:
     """Queries own, keys stream."""
+    last_sees_all = shape.keys - shape.queries if shape.causal else 0
     return Geometry(
         heads=shape.heads,
         rows=shape.queries,
@@ -51,7 +58,7 @@ def _queries(shape: AttentionShape) -> Geometry:
         width=shape.width,
         sharers=shape.group,
         sees="past" if shape.causal else "all",
-        offset=shape.keys - shape.queries if shape.causal else 0,
+        offset=None if shape.cached else last_sees_all,
     )
 
 
@@ -68,9 +75,12 @@ def _keys(shape: AttentionShape) -> Geometry:
     )
 
 
-def attention(shape: AttentionShape, choice: AttentionChoice, *, lse: bool) -> Kernel:
-    """y = softmax(scale q k^T) v from q, k and v; also the log-sum-exp if `lse`."""
-    program = Stream(
+def attention(shape: AttentionShape, *, lse: bool) -> Stream:
+    """y = softmax(scale q k^T) v from q, k and v; also the log-sum-exp if `lse`.
+
+    The position of a `cached` shape is a further operand.
+    """
+    return Stream(
         label="attention",
         over=_queries(shape),
         scale=shape.scale,
@@ -78,34 +88,35 @@ def attention(shape: AttentionShape, choice: AttentionChoice, *, lse: bool) -> K
         products=(("s", "q", "k"),),
         sums=(("w", "v", "y"),),
         writes_lse=lse,
+        places=dict(shape.places),
     )
-    return _kernel(program, choice)
 
 
 # The product with the streamed matrix that is summed first comes last: its rows are at hand.
 
 
-def grad_queries(shape: AttentionShape, choice: AttentionChoice) -> Kernel:
+def grad_queries(shape: AttentionShape) -> Stream:
     """Dq from q, k, v, g, lse and delta."""
-    scale = f32(shape.scale)
-    program = Stream(
+    weights = f"let w{{c}} = exp2(s{{c}} - own_lse * {f32(LOG2E)})"
+    weights += f" * (r{{c}} - own_delta) * {f32(shape.scale)};"
+    return Stream(
         label="attention_grad_q",
         over=_queries(shape),
         scale=shape.scale,
         matrices=("q", "k", "v", "g"),
         products=(("r", "g", "v"), ("s", "q", "k")),
-        weights=f"let w{{c}} = exp(s{{c}} - own_lse) * (r{{c}} - own_delta) * {scale};",
+        weights=weights,
         sums=(("w", "k", "dq"),),
         own_vectors=("lse", "delta"),
+        places=dict(shape.places),
     )
-    return _kernel(program, choice)
 
 
-def grad_keys(shape: AttentionShape, choice: AttentionChoice) -> Kernel:
+def grad_keys(shape: AttentionShape) -> Stream:
     """Dk and dv from q, k, v, g, lse and delta, summed over the query heads of a key head."""
-    weights = "let p{c} = exp(s{c} - lse{c});"
+    weights = f"let p{{c}} = exp2(s{{c}} - lse{{c}} * {f32(LOG2E)});"
     weights += f" let w{{c}} = p{{c}} * (r{{c}} - delta{{c}}) * {f32(shape.scale)};"
-    program = Stream(
+    return Stream(
         label="attention_grad_kv",
         over=_keys(shape),
         scale=shape.scale,
@@ -114,20 +125,34 @@ def grad_keys(shape: AttentionShape, choice: AttentionChoice) -> Kernel:
         weights=weights,
         sums=(("w", "q", "dk"), ("p", "g", "dv")),
         streamed_vectors=("lse", "delta"),
+        places=dict(shape.places),
     )
-    return _kernel(program, choice)
 
 
-def delta(rows: int, width: int) -> Kernel:
-    """Rowsum(g * y) of g and y [rows, width]; one invocation per row, as rows are short."""
+def delta(
+    rows: int, width: int, lanes: int, place: Place | None = None, splits: Splits | None = None
+) -> Kernel:
+    """Rowsum(g * y) of g and y, both at the same place, dense [rows, width] unless given; `lanes`
+    invocations per row.
+
+    With `splits` their operands come in the place of g, which is the first result.
+    """
     wide = width % 4 == 0
     element, count = ("vec4<f32>", width // 4) if wide else ("f32", width)
-    product = "dot(g[base + k], y[base + k])" if wide else "g[base + k] * y[base + k]"
+    product = "dot(g[at], y[at])" if wide else "g[at] * y[at]"
+    base = f"row * {count}u" if place is None else place.offset("row", width, width // count)
+    upstream = Given("g", element, splits)
     body = f"""
-    let base = i * {count}u;
-    var sum = 0.0;
-    for (var k = 0u; k < {count}u; k++) {{ sum += {product}; }}
-    delta[i] = sum;"""
-    source = bindings([("g", element), ("y", element)], [("delta", "f32")])
-    source += linear_main(rows, 64, body)
-    return Kernel("attention_delta", source, linear_grid(rows, 64), 2 * rows * width)
+    let base = {base};
+    var part = 0.0;
+    for (var k = t; k < {count}u; k += {lanes}u) {{
+        let at = base + k;
+        {upstream.finish("at")}
+        part += {product};
+    }}
+    let sum = total(part, t);
+    if (t == 0u) {{ delta[row] = sum; }}"""
+    head = bindings([*upstream.reads(), ("y", element)], [*upstream.writes(), ("delta", "f32")])
+    head += upstream.function()
+    flops = 2 * rows * width + upstream.flops
+    return row_kernel("attention_delta", head, rows, lanes, body, flops)

@@ -11,17 +11,32 @@ from dataclasses import dataclass
 from typing import Literal
 
 from engine.kernels.operands import Dense, Guard, element, is_wide
-from engine.kernels.pointwise import Step
+from engine.kernels.wgsl import Step
 
 Kind = Literal["full", "row", "scalar"]
 
 
 @dataclass(frozen=True)
 class Epilogue:
-    """Value 0 of the program is the product; then come the operands, then the steps' results."""
+    """Value 0 of the program is the product; then come the operands, then the steps' results.
+
+    `gated`: the product's columns are two gates and the two values that they let through, in turn,
+    and silu(gate) * value is kept of them.
+    """
 
     operands: tuple[Kind, ...] = ()
     steps: tuple[Step, ...] = ()
+    gated: bool = False
+
+    def result(self, columns: int) -> tuple[str, str]:
+        """Element type of a result whose product has rows of `columns`, and what is kept of `out`.
+
+        A gated result has as many elements as the product, each half as wide.
+        """
+        if not self.gated:
+            return element(columns), "out"
+        gate = "out.xy / (vec2<f32>(1.0) + exp(min(-out.xy, vec2<f32>(80.0))))"
+        return "vec2<f32>", f"{gate} * out.zw"
 
     def reads(self, columns: int) -> list[tuple[str, str]]:
         """Bindings (name, element type) for a product of rows of `columns`."""

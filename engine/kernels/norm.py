@@ -1,19 +1,20 @@
-"""Generators for layer, root-mean-square and group normalisation and their gradients.
+"""Generators for layer, root-mean-square and group normalisation; gradients are in `norm_grad`.
 
 All are one computation: x[images, pixels, channels] is normalised over groups of channels and all
 pixels of an image. Layer norm has one pixel per image and one group. A group is the row of a row
 kernel; a long one is cut into slices whose moments a launch of its own computes.
-Roofline: bandwidth; the forward pass reads x three times (twice from cache), the gradient twice.
+Roofline: bandwidth; x is read three times, twice from cache.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil, isqrt
+from math import ceil
 
 from engine.kernels.operands import element, in_elements
 from engine.kernels.rows import across, row_kernel
-from engine.kernels.wgsl import Kernel, bindings, f32, linear_grid, linear_main
+from engine.kernels.splits import Given, Splits
+from engine.kernels.wgsl import Kernel, bindings, f32
 
 
 @dataclass(frozen=True)
@@ -67,126 +68,64 @@ class Cut:
 def moments(g: Groups, cut: Cut) -> Kernel:
     """Mean and sum of squared differences of each slice: [rows, slices, 2]."""
     body = (
-        _slice(g, cut)
+        slice_of(g, cut)
         + _moments(g, cut, "first + t", "last", "count")
         + """
     if (t == 0u) { parts[row] = vec2<f32>(mean, squares); }"""
     )
     plain = replace(g, weight=False, bias=False)
-    head = bindings([("x", g.element)], [("parts", "vec2<f32>")]) + _functions(plain)
+    head = bindings([("x", g.element)], [("parts", "vec2<f32>")]) + functions(plain)
     return row_kernel("moments", head, g.rows * cut.slices, cut.lanes, body, 4 * g.rows * g.size)
 
 
-def normalize(label: str, g: Groups, cut: Cut, statistics: bool) -> Kernel:
+def normalize(
+    label: str, g: Groups, cut: Cut, *, statistics: bool, splits: Splits | None = None
+) -> Kernel:
     """y = (x - mean) / sqrt(var + eps), then affine and SiLU; (mean, 1 / sqrt) if `statistics`.
 
-    With several slices the operand after the affine ones is what `moments` wrote.
+    With several slices the operand after the affine ones is what `moments` wrote. With `splits`
+    their operands come in the place of x, which is the first result.
     """
-    reads = [("x", g.element), *_affine(g)]
+    x = Given("x", g.element, splits)
+    reads = [*x.reads(), *affine_reads(g)]
     if cut.slices > 1:
         reads.append(("parts", "vec2<f32>"))
         find = _combine(g, cut)
     else:
         find = _moments(g, cut, "t", f"{g.steps}u", f32(g.size))
     keep = "    if (t == 0u && slice == 0u) { statistics[group] = vec2<f32>(mean, inv); }"
-    body = f"""{_slice(g, cut)}{find}
+    body = f"""{slice_of(g, cut)}{finish(x, g, cut)}{find}
     let inv = inverseSqrt(squares * {f32(1 / g.size)} + {f32(g.eps)});
 {keep if statistics else ""}
     for (var j = first + t; j < last; j += {cut.lanes}u) {{
         let at = place(group, j);
         y[at] = finished((x[at] - mean) * inv, channel(group, j));
     }}"""
-    writes = [("y", g.element), *([("statistics", "vec2<f32>")] if statistics else [])]
-    head = bindings(reads, writes) + _functions(g)
-    return row_kernel(label, head, g.rows * cut.slices, cut.lanes, body, 8 * g.rows * g.size)
+    writes = [*x.writes(), ("y", g.element)]
+    writes += [("statistics", "vec2<f32>")] if statistics else []
+    head = bindings(reads, writes) + x.function() + functions(g)
+    flops = 8 * g.rows * g.size + x.flops
+    return row_kernel(label, head, g.rows * cut.slices, cut.lanes, body, flops)
 
 
-def gradient_sums(g: Groups, cut: Cut) -> Kernel:
-    """Sums of (g w) and (g w xhat) over each slice: [rows, slices, 2]."""
-    body = f"""{_slice(g, cut)}{_given(g)}{_sums(g, cut, "first + t", "last")}
-    if (t == 0u) {{ parts[row] = vec2<f32>(g_sum, gx_sum); }}"""
-    reads = [("x", g.element), ("statistics", "vec2<f32>"), ("g", g.element), *_affine(g)]
-    head = bindings(reads, [("parts", "vec2<f32>")]) + _functions(g)
-    label = "norm_gradient_sums"
-    return row_kernel(label, head, g.rows * cut.slices, cut.lanes, body, 8 * g.rows * g.size)
-
-
-def normalize_grad(label: str, g: Groups, cut: Cut) -> Kernel:
-    """Dx from x, (mean, 1 / sqrt), upstream g and the affine operands.
-
-    dx = inv * (g w - mean(g w) - xhat * mean(g w xhat)); with several slices the last operand is
-    what `gradient_sums` wrote.
-    """
-    reads = [("x", g.element), ("statistics", "vec2<f32>"), ("g", g.element), *_affine(g)]
-    if cut.slices > 1:
-        reads.append(("parts", "vec2<f32>"))
-        find = f"""
-    var pair = vec2<f32>();
-    for (var s = t; s < {cut.slices}u; s += {cut.lanes}u) {{
-        pair += parts[group * {cut.slices}u + s];
+def finish(given: Given, g: Groups, cut: Cut) -> str:
+    """The group's elements of a product that is finished here."""
+    if given.splits is None:
+        return ""
+    return f"""
+    for (var j = t; j < {g.steps}u; j += {cut.lanes}u) {{
+        let i = place(group, j);
+        {given.finish("i")}
     }}
-    let g_sum = total(pair.x, t);
-    let gx_sum = total(pair.y, t);"""
-    else:
-        find = _sums(g, cut, "t", f"{g.steps}u")
-    centre = f" - g_sum * {f32(1 / g.size)}" if g.centred else ""
-    body = f"""{_slice(g, cut)}{_given(g)}{find}
-    let slope = gx_sum * {f32(1 / g.size)};
-    for (var j = first + t; j < last; j += {cut.lanes}u) {{
-        let at = place(group, j);
-        let hat = (x[at] - mean) * inv;
-        dx[at] = inv * (weighted(g[at], hat, channel(group, j)){centre} - hat * slope);
-    }}"""
-    head = bindings(reads, [("dx", g.element)]) + _functions(g)
-    return row_kernel(label, head, g.rows * cut.slices, cut.lanes, body, 16 * g.rows * g.size)
+    {"storageBarrier();" if cut.lanes > 1 else ""}"""
 
 
-def affine_grad_parts(g: Groups) -> int:
-    """Slices into which `affine_grad` cuts the positions (pixels of all images)."""
-    return ceil(g.images * g.pixels / _positions(g))
-
-
-def affine_grad(g: Groups, bias: bool) -> Kernel:
-    """Sums over slices of positions: dw [slices, channels] and, if `bias`, db.
-
-    One invocation per slice and channel element; slices are then summed by another launch.
-    """
-    positions = g.images * g.pixels
-    channels = g.steps // g.pixels * g.groups
-    count = affine_grad_parts(g) * channels
-    body = f"""
-    let c = i % {channels}u;
-    let start = i / {channels}u * {_positions(g)}u;
-    let stop = min(start + {_positions(g)}u, {positions}u);
-    var dw_sum = {g.element}();
-    var db_sum = {g.element}();
-    for (var p = start; p < stop; p++) {{
-        let at = p * {channels}u + c;
-        let known = statistics[p / {g.pixels}u * {g.groups}u + c / {channels // g.groups}u];
-        let hat = {"(x[at] - known.x)" if g.centred else "x[at]"} * known.y;
-        let through = unfinished(g[at], hat, c);
-        dw_sum += through * hat;
-        db_sum += through;
-    }}
-    dw[i] = dw_sum;
-    {"db[i] = db_sum;" if bias else ""}"""
-    reads = [("x", g.element), ("statistics", "vec2<f32>"), ("g", g.element), *_affine(g)]
-    writes = [("dw", g.element), *([("db", g.element)] if bias else [])]
-    source = bindings(reads, writes) + _functions(g) + linear_main(count, 64, body)
-    flops = 6 * positions * g.channels
-    return Kernel("norm_affine_grad", source, linear_grid(count, 64), flops)
-
-
-def _positions(g: Groups) -> int:
-    """Positions per slice: about half the square root, so that both launches have work."""
-    return max(8, isqrt(g.images * g.pixels) // 2)
-
-
-def _affine(g: Groups) -> list[tuple[str, str]]:
+def affine_reads(g: Groups) -> list[tuple[str, str]]:
+    """Bindings of the affine operands."""
     return [(name, g.element) for name, there in (("w", g.weight), ("b", g.bias)) if there]
 
 
-def _functions(g: Groups) -> str:
+def functions(g: Groups) -> str:
     """`place` and `channel` of element j of a group; `finished`: what follows normalisation, and
     its adjoint `unfinished`, which `weighted` completes.
     """
@@ -206,7 +145,7 @@ def _functions(g: Groups) -> str:
     if g.silu:
         adjoint = f"    let u = hat{weight}{bias};\n    let s = {sigmoid};\n"
         adjoint += f"    return g * s * ({kind}(1.0) + u * ({kind}(1.0) - s));"
-    functions = f"""
+    text = f"""
 fn place(group: u32, j: u32) -> u32 {{ return {place}; }}
 fn channel(group: u32, j: u32) -> u32 {{ return {group}{inside}; }}
 fn unfinished(g: {kind}, hat: {kind}, c: u32) -> {kind} {{
@@ -217,10 +156,10 @@ fn finished(hat: {kind}, c: u32) -> {kind} {{
 }}
 fn weighted(g: {kind}, hat: {kind}, c: u32) -> {kind} {{ return unfinished(g, hat, c){weight}; }}
 """
-    return functions + across(g.width)
+    return text + across(g.width)
 
 
-def _slice(g: Groups, cut: Cut) -> str:
+def slice_of(g: Groups, cut: Cut) -> str:
     """Which group and which of its elements this row of the launch treats."""
     if cut.slices == 1:
         return f"""
@@ -286,25 +225,3 @@ def _combine(g: Groups, cut: Cut) -> str:
         differences += part.y + {sizes} * d * d;
     }}
     let squares = total(differences, t);"""
-
-
-def _given(g: Groups) -> str:
-    return f"""
-    let mean = {"statistics[group].x" if g.centred else "0.0"};
-    let inv = statistics[group].y;"""
-
-
-def _sums(g: Groups, cut: Cut, start: str, stop: str) -> str:
-    """`g_sum` and `gx_sum` over a range of a group."""
-    return f"""
-    var g_part = {g.element}();
-    var gx_part = {g.element}();
-    for (var j = {start}; j < {stop}; j += {cut.lanes}u) {{
-        let at = place(group, j);
-        let hat = (x[at] - mean) * inv;
-        let gw = weighted(g[at], hat, channel(group, j));
-        g_part += gw;
-        gx_part += gw * hat;
-    }}
-    let g_sum = total(across(g_part), t);
-    let gx_sum = total(across(gx_part), t);"""

@@ -144,3 +144,29 @@ class Dense:
     def locate(self) -> list[str]:
         """See Writer."""
         return [f"let at = base + row * {self._row}u;"]
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Rows 4 i to 4 i + 3 are rows 2 i and 2 i + 1 of each half of a matrix [rows, columns]."""
+
+    rows: int
+    columns: int
+
+    @property
+    def element(self) -> str:
+        """See Reader."""
+        return element(self.columns)
+
+    def base(self, batch: str) -> str:
+        """See Reader; there is one batch."""
+        return "0u"
+
+    def load(self, name: str, row_guard: Guard, column_guard: Guard) -> str:
+        """See Reader."""
+        lines = [
+            f"let own = r / 4u * 2u + r % 2u + (r / 2u) % 2u * {self.rows // 2}u;",
+            f"let at = own * {in_elements(self.columns)}u + c;",
+        ]
+        shape, guards = (self.rows, self.columns), (row_guard, column_guard)
+        return gather(name, shape, guards, lines, wide=is_wide(self.columns))

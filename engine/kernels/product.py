@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 
 from engine.kernels.epilogue import Epilogue
-from engine.kernels.operands import Dense, Guard, Reader, Writer, element, is_wide
+from engine.kernels.operands import Dense, Guard, Reader, Writer, is_wide
 from engine.kernels.wgsl import bindings
 from engine.specialize import MatmulChoice
 
@@ -88,7 +89,7 @@ class Product:
         reads += self.epilogue.reads(s.n)
         return "\n".join(
             [
-                bindings(reads, [("y", element(s.n))]),
+                bindings(reads, [("y", self.epilogue.result(s.n)[0])]),
                 self.a.load("a", *((k_of_a, m) if s.transpose_a else (m, k_of_a))),
                 self.b.load("b", *((n, k_of_b) if s.transpose_b else (k_of_b, n))),
                 self.epilogue.loaders(s.n, n),
@@ -107,7 +108,7 @@ class Product:
         lines += self.y.locate()
         lines += self.epilogue.at_column(s.n)
         if is_wide(s.n):
-            lines.append("    y[at + column] = out;")
+            lines.append(f"    y[at + column] = {self.epilogue.result(s.n)[1]};")
         else:
             for lane in range(4):
                 c = f"column * 4u + {lane}u"
@@ -127,3 +128,21 @@ class Product:
             f"let b_base = {self.b.base(batch)};",
             f"let y_base = {self.y.base(slice_of_y)};",
         ]
+
+
+def accumulators(rows: int, columns: int) -> Iterator[str]:
+    """WGSL declarations of an invocation's tile of the result: c{i}_{j}, row i, vec4 column j."""
+    for i in range(rows):
+        for j in range(columns // 4):
+            yield f"var c{i}_{j} = vec4<f32>();"
+
+
+def rank_one_update(rows: int, columns: int, a: str, b: str) -> Iterator[str]:
+    """WGSL that adds a column times a row to the accumulators.
+
+    `a` and `b` are format templates: of the row {i}, also as {q} and {lane}, and of {j}.
+    """
+    for i in range(rows):
+        for j in range(columns // 4):
+            left = a.format(q=i // 4, lane=LANES[i % 4], i=i)
+            yield f"c{i}_{j} = fma(vec4<f32>({left}), {b.format(j=j)}, c{i}_{j});"

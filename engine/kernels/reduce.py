@@ -1,37 +1,65 @@
 """Generators for reductions over the middle axis of x[outer, length, inner].
 
-Long axes take two launches: slices of the axis are reduced first, so that many invocations share
-the work, and then the slices. The order is fixed, so results are reproducible bit for bit.
+Long axes take several invocations per result, in one launch with a tree, or in two: slices of the
+axis first, then the slices. The order is fixed, so results are reproducible bit for bit.
 Roofline: bandwidth, x is read once.
 """
 
 from __future__ import annotations
 
-from math import log2
+from math import ceil, log2
 
+from engine.kernels.columns import LANES, Columns, column_kernel, column_lanes
+from engine.kernels.operands import element, in_elements
 from engine.kernels.rows import LOWEST
 from engine.kernels.wgsl import Kernel, bindings, f32, linear_grid, linear_main
 
 UNROLL = 8
+TREE_UNROLL = 4
 
 COMBINE = {"sum": "{a} + {b}", "max": "max({a}, {b})", "min": "min({a}, {b})"}
 START = {"sum": "0.0", "max": LOWEST, "min": f"-({LOWEST})"}
 
 
-def sum_slices(length: int) -> int:
-    """How many partial results an axis is cut into (1: a single launch): about the square root."""
-    return 1 if length < 128 else 2 ** round(log2(length) / 2)
+MAX_STEPS = 128
+"""Elements that an invocation of a tree takes one by one: beyond, two launches are faster."""
+SLICE = 64
+"""Elements per partial result where a tree adds these up."""
 
 
-def reduce_axis(kind: str, outer: int, length: int, inner: int, scale: float = 1.0) -> list[Kernel]:
-    """y[outer, inner] = scale * sum, max or min over the middle axis; one kernel or two."""
-    slices = sum_slices(length)
+def sum_slices(length: int, *, trees: bool = False) -> int:
+    """How many partial results an axis is cut into (1: a single launch): about the square root,
+    or with `trees` as many as the second launch takes with ease.
+    """
+    if length < 128:
+        return 1
+    if trees:
+        return 1 if length <= MAX_STEPS * LANES else min(MAX_STEPS * LANES, ceil(length / SLICE))
+    return int(2 ** round(log2(length) / 2))
+
+
+def reduce_axis(
+    kind: str, outer: int, length: int, inner: int, scale: float = 1.0, *, trees: bool = False
+) -> list[Kernel]:
+    """y[outer, inner] = scale * sum, max or min over the middle axis; one kernel or two.
+
+    `trees`: invocations may meet at barriers, which only GPUs do cheaply.
+    """
+    slices = sum_slices(length, trees=trees)
     if slices == 1:
-        return [_reduce_slices(kind, outer, length, inner, 1, scale)]
+        return [_reduce_once(kind, outer, length, inner, scale, trees=trees)]
     return [
         _reduce_slices(kind, outer, length, inner, slices, 1.0),
-        _reduce_slices(kind, outer, slices, inner, 1, scale),
+        _reduce_once(kind, outer, slices, inner, scale, trees=trees),
     ]
+
+
+def _reduce_once(
+    kind: str, outer: int, length: int, inner: int, scale: float, *, trees: bool
+) -> Kernel:
+    if trees and length >= 128:
+        return _reduce_trees(kind, outer, length, inner, scale)
+    return _reduce_slices(kind, outer, length, inner, 1, scale)
 
 
 def _reduce_slices(
@@ -71,6 +99,41 @@ def _reduce_slices(
     y[i] = ({result}) * {f32(scale)};"""
     source = bindings([("x", "f32")], [("y", "f32")]) + linear_main(threads, 64, body)
     return Kernel(kind, source, linear_grid(threads, 64), outer * length * inner)
+
+
+def _reduce_trees(kind: str, outer: int, length: int, inner: int, scale: float) -> Kernel:
+    """y[outer, inner]: each lane takes elements of the axis, lanes apart, a tree does the rest.
+
+    As in `_reduce_slices`, independent partial results hide the latency of the loads.
+    """
+    vector, columns = element(inner), in_elements(inner)
+    combine, lanes = COMBINE[kind], column_lanes(outer, columns, length)
+    start = f"{vector}({START[kind]})"
+    at = [f"k + {u * lanes}u" for u in range(TREE_UNROLL)]
+    values = [
+        f"select({start}, x[base + min({k}, {length - 1}u) * {columns}u], {k} < {length}u)"
+        for k in at
+    ]
+    parts = [f"part{u}" for u in range(TREE_UNROLL)]
+    declared = "\n".join(f"    var {part} = {start};" for part in parts)
+    steps = "\n".join(
+        f"        {part} = {combine.format(a=part, b=value)};"
+        for part, value in zip(parts, values, strict=True)
+    )
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = combine.format(a=whole, b=part)
+    body = f"""
+    let base = matrix * {length * columns}u + column;
+{declared}
+    for (var k = lane; k < {length}u; k += {TREE_UNROLL * lanes}u) {{
+{steps}
+    }}
+    let part = {whole};"""
+    results = {"part": (vector, combine, f"y[i] = {{v}} * {f32(scale)};")}
+    head = bindings([("x", vector)], [("y", vector)])
+    over = Columns(outer, columns, lanes)
+    return column_kernel(kind, head, over, body, results, outer * length * inner)
 
 
 def arg_axis(kind: str, outer: int, length: int, inner: int) -> list[Kernel]:

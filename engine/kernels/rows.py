@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import ceil
 
 from engine.kernels.operands import element
-from engine.kernels.wgsl import MAX_GRID, Kernel, entry_point, linear_grid, linear_main
+from engine.kernels.wgsl import MAX_GRID, Kernel, entry_point, linear_grid, linear_main, with_erf
 
 LOWEST = "-3.0e38"
 """Stands for minus infinity, which WGSL may assume never occurs."""
@@ -22,7 +22,7 @@ def row_kernel(label: str, head: str, rows: int, lanes: int, body: str, flops: i
         alone = "fn total(v: f32, t: u32) -> f32 { return v; }\n"
         alone += "fn largest(v: f32, t: u32) -> f32 { return v; }\n"
         source = head + alone + linear_main(rows, 64, f"{{ let row = i; let t = 0u;\n{body}\n}}")
-        return Kernel(label, source, linear_grid(rows, 64), flops)
+        return Kernel(label, with_erf(source), linear_grid(rows, 64), flops)
     folds = ceil(rows / MAX_GRID)
     columns = ceil(rows / folds)
     enter = f"""    let row = workgroup.x + workgroup.y * {columns}u;
@@ -33,7 +33,7 @@ var<workgroup> partial: array<f32, {lanes}>;
 {_tree("total", lanes, "partial[t] + partial[t + half]")}
 {_tree("largest", lanes, "max(partial[t], partial[t + half])")}
 {entry_point(lanes, enter + body)}"""
-    return Kernel(label, source, (columns, folds, 1), flops)
+    return Kernel(label, with_erf(source), (columns, folds, 1), flops)
 
 
 def _tree(name: str, lanes: int, combine: str) -> str:

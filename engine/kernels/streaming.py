@@ -2,22 +2,24 @@
 
 Each owned row scores every streamed row by one or two dot products, turns the scores into weights,
 and sums streamed rows under these weights. Attention and both of its gradients have this form; no
-matrix of scores is ever stored. `streaming_tiled` and `streaming_direct` are the two ways to do it.
+matrix of scores is ever stored. `streaming_tiled` and `streaming_direct` are the two ways to do it;
+where workgroups share the streamed rows, `streaming_parts` merges what they found.
 
 Roofline: compute; streamed rows are read once per workgroup of owned rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from math import ceil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import ceil, log
 from typing import Literal
 
 from engine.kernels.wgsl import MAX_GRID, Kernel, bindings, entry_point, f32
-from engine.specialize import AttentionChoice
+from engine.specialize_attention import AttentionChoice, StreamKey, slice_quads
 
 LANES = "xyzw"
+LOG2E = 1 / log(2)
 LOWEST = "-1.0e30"
 """Score of what a row does not see: finite, also after multiplication by log2(e)."""
 
@@ -37,7 +39,13 @@ class Geometry:
     sharers: int = 1
     sees: Literal["all", "past", "future"] = "all"
     """past: streamed row n <= own row + offset; future: own row <= n + offset."""
-    offset: int = 0
+    offset: int | None = 0
+    """None, with past: the operand `position`, u32 [1], which is bound last."""
+
+    @property
+    def shift(self) -> str:
+        """The offset in WGSL."""
+        return "position[0]" if self.offset is None else f"{self.offset}u"
 
     @property
     def quads(self) -> int:
@@ -51,12 +59,40 @@ class Geometry:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Rows of heads that lie side by side in the `columns` of a matrix [images * rows, columns].
+
+    Head h of an image begins at column start + h * width; all in elements.
+    """
+
+    heads: int
+    rows: int
+    columns: int
+    start: int
+
+    def begin(self, head: str, width: int, scale: int) -> str:
+        """WGSL for where the first row of a head begins, in elements of `scale` numbers; rows lie
+        `columns` apart.
+        """
+        down = f"{head} / {self.heads}u * {self.rows * self.columns // scale}u"
+        return f"{down} + {head} % {self.heads}u * {width // scale}u + {self.start // scale}u"
+
+    def offset(self, row: str, width: int, scale: int) -> str:
+        """WGSL for where row number `row` of [images * heads * rows, width] begins, in elements of
+        `scale` numbers.
+        """
+        head = f"{row} / {self.rows}u % {self.heads}u * {width // scale}u"
+        down = f"({row} / {self.rows * self.heads}u * {self.rows}u + {row} % {self.rows}u)"
+        return f"{down} * {self.columns // scale}u + {head} + {self.start // scale}u"
+
+
+@dataclass(frozen=True)
 class Stream:
     """What a kernel computes; matrices are [heads * rows, width], vectors [heads * rows].
 
     An invocation owns four rows. Weights of streamed row c are WGSL over its products `s{c}`
-    (scaled) and `r{c}` with the four, vec4<f32>, over `NAME{c}`, the values of vectors that belong
-    to streamed rows, f32, and over `own_NAME` of those that belong to owned rows, vec4<f32>.
+    (scaled, for exp2) and `r{c}` with the four, vec4<f32>, over `NAME{c}`, the values of vectors
+    that belong to streamed rows, f32, and over `own_NAME` of those of owned rows, vec4<f32>.
     """
 
     label: str
@@ -74,11 +110,25 @@ class Stream:
     streamed_vectors: tuple[str, ...] = ()
     writes_lse: bool = False
     """Also write the log-sum-exp of the scores of each row, to `lse`."""
+    places: Mapping[str, Place] = field(default_factory=dict)
+    """Where matrices and results lie that are not dense, by name."""
 
     @property
     def softmax(self) -> bool:
         """Whether weights are the softmax of the scores."""
         return not self.weights
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """Names of the result matrices."""
+        return tuple(result for _, _, result in self.sums)
+
+    @property
+    def key(self) -> StreamKey:
+        """The kernel as choices see it."""
+        o = self.over
+        owned = len({name for _, name, _ in self.products})
+        return StreamKey(o.heads, o.rows, o.others, o.width, o.members, owned)
 
     @property
     def flops(self) -> int:
@@ -91,99 +141,102 @@ class Stream:
 
 
 def assemble(s: Stream, choice: AttentionChoice, body: list[str], shared: str = "") -> Kernel:
-    """The kernel whose workgroups own `choice.rows` rows each, `own` + `row0` being the first."""
-    tiles = ceil(s.over.rows / choice.rows)
-    groups = s.over.heads * tiles
+    """The kernel whose workgroups own `choice.rows` rows of `head` each, from `row0`.
+
+    Results are those of head `into`: with splits, `part` after part of them.
+    """
+    o = s.over
+    tiles = ceil(o.rows / choice.rows)
+    groups = o.heads * tiles * choice.splits
     folds = ceil(groups / MAX_GRID)
     across = ceil(groups / folds)
-    whole = choice.variant == "direct" or s.over.quads % slice_quads(s, choice) == 0
     head = f"""let group = workgroup.x + workgroup.y * {across}u;
 if (group >= {groups}u) {{ return; }}
-let head = group / {tiles}u;
-let row0 = (group % {tiles}u) * {choice.rows}u;
-let own = head * {s.over.rows}u;
+let part = group % {choice.splits}u;
+let tile = group / {choice.splits}u;
+let head = tile / {tiles}u;
+let row0 = (tile % {tiles}u) * {choice.rows}u;
+let into = part * {o.heads}u + head;
 """
-    source = _prelude(s, whole) + shared + entry_point(choice.workgroup, head + "\n".join(body))
-    o = s.over
+    source = _prelude(s, choice) + shared + entry_point(choice.workgroup, head + "\n".join(body))
     label = f"{s.label}_{o.heads}x{o.rows}x{o.others}x{o.width}"
     return Kernel(label, source, (across, folds, 1), s.flops)
 
 
-def slice_quads(s: Stream, choice: AttentionChoice) -> int:
-    """Quads staged at a time: the slices of the width are as equal as they can be."""
-    return ceil(s.over.quads / ceil(s.over.quads * 4 / choice.slice))
-
-
-def _prelude(s: Stream, whole: bool) -> str:
+def _prelude(s: Stream, choice: AttentionChoice) -> str:
     element = "vec4<f32>" if s.over.wide else "f32"
     reads = [(name, element) for name in s.matrices]
     reads += [(name, "f32") for name in (*s.own_vectors, *s.streamed_vectors)]
-    writes = [(result, element) for _, _, result in s.sums]
+    reads += [("position", "u32")] if s.over.offset is None else []
+    writes = [(result, element) for result in s.results]
     writes += [("lse", "f32")] if s.writes_lse else []
+    tiled = choice.variant == "tiled"
+    whole = not tiled or s.over.quads % slice_quads(s.over.width, choice.slice) == 0
+    owned = {name for _, name, _ in s.products}
     text = bindings(reads, writes) + "\n"
-    text += "".join(_loader(s, name, whole) for name in s.matrices)
-    return text + "".join(_store(s, result, whole) for _, _, result in s.sums)
+    for name in s.matrices:
+        rows = s.over.rows if name in owned else s.over.others
+        text += _loader(s, name, rows, whole)
+    return text + "".join(_store(s, name) for name in s.results)
 
 
-def _loader(s: Stream, name: str, whole: bool) -> str:
-    """WGSL `load_NAME(row, quad)`; zero beyond the width."""
+def _element(s: Stream, name: str, rows: int) -> str:
+    """WGSL for where `row` of `head` begins in a matrix, in elements of its buffer."""
+    width, scale = s.over.width, 4 if s.over.wide else 1
+    place = s.places.get(name)
+    if place is None:
+        return f"(head * {rows}u + row) * {width // scale}u"
+    return f"{place.begin('head', width, scale)} + row * {place.columns // scale}u"
+
+
+def _loader(s: Stream, name: str, rows: int, whole: bool) -> str:
+    """WGSL `load_NAME(head, row, quad)`; zero beyond the width."""
+    begin = _element(s, name, rows)
     if s.over.wide:
         guard = "" if whole else f"if (quad >= {s.over.quads}u) {{ return vec4<f32>(); }}\n    "
-        body = f"{guard}return {name}[row * {s.over.quads}u + quad];"
+        body = f"{guard}return {name}[{begin} + quad];"
     else:
         lanes = []
         for lane in range(4):
             column = f"quad * 4u + {lane}u"
-            value = f"{name}[row * {s.over.width}u + min({column}, {s.over.width - 1}u)]"
+            value = f"{name}[{begin} + min({column}, {s.over.width - 1}u)]"
             lanes.append(f"select(0.0, {value}, {column} < {s.over.width}u)")
         body = f"return vec4<f32>({', '.join(lanes)});"
-    return f"fn load_{name}(row: u32, quad: u32) -> vec4<f32> {{\n    {body}\n}}\n"
+    return f"fn load_{name}(head: u32, row: u32, quad: u32) -> vec4<f32> {{\n    {body}\n}}\n"
 
 
-def _store(s: Stream, name: str, whole: bool) -> str:
+def _store(s: Stream, name: str) -> str:
+    """WGSL `store_NAME(head, row, quad, value)`; drops what is beyond the width."""
+    begin = _element(s, name, s.over.rows)
     if s.over.wide:
-        guard = "" if whole else f"if (quad < {s.over.quads}u) "
-        body = f"{guard}{{ {name}[row * {s.over.quads}u + quad] = value; }}"
+        body = f"{name}[{begin} + quad] = value;"
     else:
         body = "\n    ".join(
             f"if (quad * 4u + {lane}u < {s.over.width}u) "
-            f"{{ {name}[row * {s.over.width}u + quad * 4u + {lane}u] = value.{LANES[lane]}; }}"
+            f"{{ {name}[{begin} + quad * 4u + {lane}u] = value.{LANES[lane]}; }}"
             for lane in range(4)
         )
-    return f"fn store_{name}(row: u32, quad: u32, value: vec4<f32>) {{\n    {body}\n}}\n"
+    signature = f"store_{name}(head: u32, row: u32, quad: u32, value: vec4<f32>)"
+    return f"fn {signature} {{\n    {body}\n}}\n"
 
 
-def own_rows(s: Stream, first: str) -> list[str]:
+def own_rows(s: Stream, rows: str) -> list[str]:
     """The four rows of an invocation, their values of own vectors, and the state of softmax."""
-    lines = [f"let row = {first} + vec4<u32>(0u, 1u, 2u, 3u);"]
-    lines.append(f"let mine = own + min(row, vec4<u32>({s.over.rows - 1}u));")
+    lines = [f"let row = {rows};"]
+    lines.append(f"let mine = min(row, vec4<u32>({s.over.rows - 1}u));")
     for name in s.own_vectors:
-        values = ", ".join(f"{name}[mine.{lane}]" for lane in LANES)
+        values = ", ".join(f"{name}[head * {s.over.rows}u + mine.{lane}]" for lane in LANES)
         lines.append(f"let own_{name} = vec4<f32>({values});")
     if s.softmax:
         lines += [f"var high = vec4<f32>({LOWEST});", "var total = vec4<f32>();"]
     return lines
 
 
-def streamed_rows(s: Stream, choice: AttentionChoice, body: list[str]) -> list[str]:
-    """Loops over blocks of streamed rows, from `block`, that a row of the workgroup may see."""
-    first, last = "0u", f"{s.over.others}u"
-    if s.over.sees == "past":
-        last = f"min({s.over.others}u, row0 + {choice.rows + s.over.offset}u)"
-    elif s.over.sees == "future":
-        unseen = f"(max(row0, {s.over.offset}u) - {s.over.offset}u)"
-        first = f"{unseen} / {choice.columns}u * {choice.columns}u"
-    lines = [
-        f"let base = source * {s.over.others}u;",
-        f"let last = {last};",
-        f"for (var block = {first}; block < last; block += {choice.columns}u) {{",
-        *body,
-        "}",
-    ]
-    if s.over.members == 1:
-        return [f"let source = head / {s.over.sharers}u;", *lines]
-    loop = f"for (var member = 0u; member < {s.over.members}u; member++) {{"
-    return [loop, f"let source = head * {s.over.members}u + member;", *lines, "}"]
+def streamed_vectors(s: Stream, columns: int) -> Iterator[str]:
+    """The values of streamed vectors at the rows `at{c}`."""
+    for name in s.streamed_vectors:
+        for c in range(columns):
+            yield f"let {name}{c} = {name}[source * {s.over.others}u + at{c}];"
 
 
 def scale_and_mask(s: Stream, choice: AttentionChoice, c: int) -> str:
@@ -192,10 +245,10 @@ def scale_and_mask(s: Stream, choice: AttentionChoice, c: int) -> str:
     if s.over.others % choice.columns:
         seen.append(f"vec4<bool>(n{c} < {s.over.others}u)")
     if s.over.sees == "past":
-        seen.append(f"(vec4<u32>(n{c}) <= row + {s.over.offset}u)")
+        seen.append(f"(vec4<u32>(n{c}) <= row + {s.over.shift})")
     elif s.over.sees == "future":
-        seen.append(f"(row <= vec4<u32>(n{c} + {s.over.offset}u))")
-    scaled = f"s{c} * {f32(s.scale)}"
+        seen.append(f"(row <= vec4<u32>(n{c} + {s.over.shift}))")
+    scaled = f"s{c} * {f32(s.scale * LOG2E)}"
     if seen:
         scaled = f"select(vec4<f32>({LOWEST}), {scaled}, {' & '.join(seen)})"
     return f"s{c} = {scaled};"
@@ -204,19 +257,16 @@ def scale_and_mask(s: Stream, choice: AttentionChoice, c: int) -> str:
 def weights(s: Stream, columns: int, largest: list[str]) -> Iterator[str]:
     """Weights from scaled scores; `largest` spreads `top` over the invocations of a row."""
     if not s.softmax:
-        for c in range(columns):
-            at = f"base + min(n{c}, {s.over.others - 1}u)"
-            yield from (f"let {name}{c} = {name}[{at}];" for name in s.streamed_vectors)
-            yield s.weights.format(c=c)
+        yield from (s.weights.format(c=c) for c in range(columns))
         return
     top = "s0"
     for c in range(1, columns):
         top = f"max({top}, s{c})"
     yield f"var top = max(high, {top});"
     yield from largest
-    yield "let fade = exp(high - top);"
+    yield "let fade = exp2(high - top);"
     yield "high = top;"
-    yield from (f"let w{c} = exp(s{c} - top);" for c in range(columns))
+    yield from (f"let w{c} = exp2(s{c} - top);" for c in range(columns))
     yield f"total = total * fade + ({' + '.join(f'w{c}' for c in range(columns))});"
 
 
@@ -224,10 +274,8 @@ def store_lse(s: Stream, condition: str = "true") -> list[str]:
     """Write the log-sum-exp of own rows, if it is wanted, where the condition holds."""
     if not s.writes_lse:
         return []
-    return [
-        "let sums = high + log(total);",
-        *(
-            f"if ({condition} && row.{lane} < {s.over.rows}u) {{ lse[mine.{lane}] = sums.{lane}; }}"
-            for lane in LANES
-        ),
-    ]
+    lines = [f"let sums = {f32(1 / LOG2E)} * (high + log2(total));"]
+    for lane in LANES:
+        put = f"lse[into * {s.over.rows}u + row.{lane}] = sums.{lane};"
+        lines.append(f"if ({condition} && row.{lane} < {s.over.rows}u) {{ {put} }}")
+    return lines

@@ -78,6 +78,17 @@ def accumulate(label: str, vectors: int) -> Kernel:
     return Kernel(label, source, linear_grid(vectors, 64), 4 * vectors)
 
 
+def average(label: str, vectors: int) -> Kernel:
+    """Averages moved towards a pack by the share in rate [1].
+
+    Operands: rate, pack; averages in place.
+    """
+    body = "\n    a[i] += rate[0] * (w[i] - a[i]);"
+    source = bindings([("rate", "f32"), ("w", VECTOR)], [("a", VECTOR)])
+    source += linear_main(vectors, 64, body)
+    return Kernel(label, source, linear_grid(vectors, 64), 12 * vectors)
+
+
 def sum_squares(label: str, vectors: int, *, chained: bool) -> Kernel:
     """Squares of a pack summed into part [PARTIALS], on top of an earlier part if `chained`.
 

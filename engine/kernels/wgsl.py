@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -63,6 +63,15 @@ class Kernel:
             flops=flops,
             whole=self.whole or self.grid,
         )
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation: `emit(type, *argument names)` gives its WGSL expression."""
+
+    emit: Callable[..., str]
+    arguments: tuple[int, ...]
+    """Indices into the operands followed by the results of earlier steps."""
 
 
 def bindings(reads: Sequence[tuple[str, str]], writes: Sequence[tuple[str, str]]) -> str:

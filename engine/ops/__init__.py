@@ -2,14 +2,18 @@
 
 from engine.ops import norm_grad as _norm_grad  # noqa: F401
 from engine.ops.attention import attention
+from engine.ops.average import Average
+from engine.ops.cached_attention import cached_attention
 from engine.ops.cast import cast
 from engine.ops.conv import conv1d, conv2d
 from engine.ops.embedding import embedding, gather, scatter_add
 from engine.ops.extra import extra
+from engine.ops.heads import JoinHeads, RopeColumns
 from engine.ops.loss import cross_entropy, l1, mean_square, mse, soft_cross_entropy
 from engine.ops.matmul import linear, matmul
 from engine.ops.norm import group_norm, group_norm_silu, layer_norm, rms_norm
 from engine.ops.packed import PackedMatmul
+from engine.ops.packed_attention import PackedAttention
 from engine.ops.pointwise import (
     add,
     affine,
@@ -58,10 +62,15 @@ from engine.ops.swiglu import swiglu, swiglu_concat
 from engine.ops.update import AdamUpdate, SgdUpdate
 from engine.ops.upsample import upsample_bilinear
 from engine.ops.window import fold, unfold
+from engine.ops.write_rows import write_rows
 
 __all__ = [
     "AdamUpdate",
+    "Average",
+    "JoinHeads",
+    "PackedAttention",
     "PackedMatmul",
+    "RopeColumns",
     "SgdUpdate",
     "Strided",
     "add",
@@ -70,6 +79,7 @@ __all__ = [
     "argmin",
     "attention",
     "avg_pool2d",
+    "cached_attention",
     "cast",
     "concat",
     "concatenate",
@@ -129,4 +139,5 @@ __all__ = [
     "unfold",
     "upsample_bilinear",
     "upsample_nearest",
+    "write_rows",
 ]

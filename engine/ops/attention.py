@@ -12,7 +12,7 @@ from engine.kernels.attention import AttentionShape
 from engine.lower import Lowering, Operand
 from engine.op import Array, Attrs, Op, Sample, register, require
 from engine.ops.extra import extra
-from engine.specialize import choose_attention
+from engine.ops.stream import lower_stream, sum_lanes
 
 MAX_WIDTH = 128
 """Elements per head; beyond, the accumulators of a row do not fit in registers."""
@@ -84,11 +84,9 @@ class Attention(Op):
 
     def lower(self, node: Node, to: Lowering) -> None:
         shape = _shape([value.type for value in node.inputs], node.attrs)
-        choice = choose_attention(shape.heads, shape.queries, to.facts)
         lse = to.extra(node, 0)
         writes = [node] if lse is None else [node, lse]
-        kernel = kernels.attention(shape, choice, lse=lse is not None)
-        to.dispatch(kernel, node.inputs, *writes)
+        lower_stream(to, kernels.attention(shape, lse=lse is not None), node.inputs, *writes)
 
     def samples(self) -> Iterator[Sample]:
         for shapes, causal in CASES:
@@ -131,16 +129,15 @@ class AttentionGrad(Op):
         q, k, v, y, lse, g = node.inputs
         s = _shape([value.type for value in node.inputs], node.attrs)
         delta = to.scratch((s.heads, s.queries))
-        to.dispatch(kernels.delta(s.heads * s.queries, s.width), [g, y], delta)
+        row_sums = kernels.delta(s.heads * s.queries, s.width, sum_lanes(s.width, to.facts))
+        to.dispatch(row_sums, [g, y], delta)
         reads: list[Operand] = [q, k, v, g, lse, delta]
-        choice = choose_attention(s.heads, s.queries, to.facts)
-        to.dispatch(kernels.grad_queries(s, choice), reads, node)
+        lower_stream(to, kernels.grad_queries(s), reads, node)
         written = [to.extra(node, 0), to.extra(node, 1)]
         if written == [None, None]:
             return
         writes = [to.scratch(k.shape) if buffer is None else buffer for buffer in written]
-        choice = choose_attention(s.kv_heads, s.keys, to.facts)
-        to.dispatch(kernels.grad_keys(s, choice), reads, *writes)
+        lower_stream(to, kernels.grad_keys(s), reads, *writes)
 
     def samples(self) -> Iterator[Sample]:
         for (q, k), causal in CASES:

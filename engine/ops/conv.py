@@ -14,12 +14,12 @@ from engine.graph import Node, TensorType
 from engine.kernels import conv as kernels
 from engine.kernels.layout import Window
 from engine.kernels.matmul import MatmulShape
-from engine.kernels.wgsl import Kernel
-from engine.lower import Lowering, Operand
+from engine.lower import Lowering
 from engine.op import Array, Attrs, Op, Sample, register, require
 from engine.ops.epilogue import (
     apply_epilogue,
     check_epilogue,
+    emit_product,
     epilogue_of,
     through_epilogue,
 )
@@ -41,19 +41,6 @@ from engine.specialize import MatmulChoice, choose_matmul
 
 def _choose(shape: MatmulShape, to: Lowering) -> MatmulChoice:
     return choose_matmul(shape.batch, shape.m, shape.n, shape.k, to.facts)
-
-
-def _emit(
-    made: list[Kernel], shape: MatmulShape, choice: MatmulChoice, node: Node, to: Lowering
-) -> None:
-    """Append a product's kernels; with split-K the epilogue goes to the second."""
-    if len(made) == 1:
-        to.dispatch(made[0], node.inputs, node)
-        return
-    parts = to.scratch((choice.split_k, shape.m, shape.n))
-    to.dispatch(made[0], node.inputs[:2], parts)
-    second: list[Operand] = [parts, *node.inputs[2:]]
-    to.dispatch(made[1], second, node)
 
 
 def _window_attrs_of(node: Node) -> dict[str, tuple[int, int]]:
@@ -109,7 +96,9 @@ class Conv2d(Op):
         w = window_of(node.inputs[0].shape, node.attrs)
         shape = kernels.forward_shape(w, node.shape[3])
         choice = _choose(shape, to)
-        _emit(kernels.forward(w, shape, choice, epilogue_of(node)), shape, choice, node, to)
+        epilogue = epilogue_of(node)
+        made = kernels.forward(w, shape, choice, epilogue)
+        emit_product(to, made, shape, choice, node.inputs, node, epilogue)
 
     def samples(self) -> Iterator[Sample]:
         for image, out, attrs in CONVOLUTIONS:
@@ -164,8 +153,9 @@ class Conv2dInputGrad(Op):
         w, out = window_of(node.attrs["image"], node.attrs), node.inputs[0].shape[3]
         shape = kernels.input_grad_shape(w, out)
         choice = _choose(shape, to)
-        made = kernels.input_grad(w, out, shape, choice, epilogue_of(node))
-        _emit(made, shape, choice, node, to)
+        epilogue = epilogue_of(node)
+        made = kernels.input_grad(w, out, shape, choice, epilogue)
+        emit_product(to, made, shape, choice, node.inputs, node, epilogue)
 
     def samples(self) -> Iterator[Sample]:
         for image, out, attrs in CONVOLUTIONS:
@@ -206,7 +196,8 @@ class Conv2dWeightGrad(Op):
         w, out = window_of(node.inputs[1].shape, node.attrs), node.inputs[0].shape[3]
         shape = kernels.weight_grad_shape(w, out)
         choice = _choose(shape, to)
-        _emit(kernels.weight_grad(w, shape, choice), shape, choice, node, to)
+        made = kernels.weight_grad(w, shape, choice)
+        emit_product(to, made, shape, choice, node.inputs, node)
 
     def samples(self) -> Iterator[Sample]:
         for image, out, attrs in CONVOLUTIONS:

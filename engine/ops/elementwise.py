@@ -9,8 +9,8 @@ import numpy as np
 
 from engine.errors import GraphError
 from engine.graph import Node, TensorType
-from engine.kernels.pointwise import Step, pointwise
-from engine.kernels.wgsl import f32
+from engine.kernels.pointwise import element_of, pointwise
+from engine.kernels.wgsl import Step, f32
 from engine.lower import Lowering
 from engine.op import Array, Attrs, Op, Sample, register, require
 
@@ -39,8 +39,22 @@ class Pointwise(Op):
         step = Step(
             lambda kind, *args: self.wgsl(node.attrs, kind, *args), tuple(range(len(node.inputs)))
         )
-        shapes = [value.shape for value in node.inputs]
-        to.dispatch(pointwise(self.name, [step], node.shape, shapes), node.inputs, node)
+        emit_pointwise(to, self.name, [step], node)
+
+
+def emit_pointwise(to: Lowering, label: str, steps: Sequence[Step], node: Node) -> None:
+    """Append the launch of a pointwise program, which also finishes a product that it reads."""
+    shapes = [value.shape for value in node.inputs]
+    kind = element_of(node.shape, shapes)
+    for k, value in enumerate(node.inputs):
+        whole = value.shape == node.shape and node.inputs.count(value) == 1
+        rest = to.take_unfinished(value, kind, len(node.inputs) + 1) if whole else None
+        if rest:
+            kernel = pointwise(label, steps, node.shape, shapes, (k, rest.splits))
+            reads = [*node.inputs[:k], *rest.reads, *node.inputs[k + 1 :]]
+            to.dispatch(kernel, reads, value, node)
+            return
+    to.dispatch(pointwise(label, steps, node.shape, shapes), node.inputs, node)
 
 
 def unbroadcast(gradient: Node, like: Node) -> Node:

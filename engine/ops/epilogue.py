@@ -11,10 +11,14 @@ from collections.abc import Sequence
 from math import prod
 
 from engine.graph import Node, TensorType
-from engine.kernels.epilogue import Epilogue, Kind
-from engine.kernels.pointwise import Step
+from engine.kernels.epilogue import PLAIN, Epilogue, Kind
+from engine.kernels.product import MatmulShape
+from engine.kernels.splits import Splits
+from engine.kernels.wgsl import Kernel, Step
+from engine.lower import Lowering, Operand, Unfinished
 from engine.op import Array, Attrs, definition, require
 from engine.ops.pointwise import add, emitter
+from engine.specialize import MatmulChoice
 
 FACTORS = 2
 """Operands of the product itself."""
@@ -79,3 +83,22 @@ def through_epilogue(node: Node, upstream: Node) -> tuple[Node, list[Node | None
             if part is not None:
                 found[argument] = add(found[argument], part) if argument in found else part
     return found[0], [found.get(place) for place in range(1, first)]
+
+
+def emit_product(
+    to: Lowering,
+    made: Sequence[Kernel],
+    shape: MatmulShape,
+    choice: MatmulChoice,
+    operands: Sequence[Operand],
+    result: Operand,
+    epilogue: Epilogue = PLAIN,
+) -> None:
+    """Append the launches of a product; with split-K the epilogue's operands go to the second."""
+    if len(made) == 1:
+        to.dispatch(made[0], operands, result)
+        return
+    parts = to.scratch((choice.split_k, shape.m, shape.n))
+    to.dispatch(made[0], operands[:FACTORS], parts)
+    splits = Splits(choice.split_k, shape.m, shape.n, epilogue)
+    to.finish_later(Unfinished(made[1], (parts, *operands[FACTORS:]), splits), result)

@@ -12,7 +12,13 @@ from engine.kernels.matmul import MatmulShape
 from engine.kernels.matmul import matmul as matmul_kernels
 from engine.lower import Lowering
 from engine.op import Array, Attrs, Op, Sample, register, require
-from engine.ops.epilogue import apply_epilogue, check_epilogue, epilogue_of, through_epilogue
+from engine.ops.epilogue import (
+    apply_epilogue,
+    check_epilogue,
+    emit_product,
+    epilogue_of,
+    through_epilogue,
+)
 from engine.ops.shape import reshape
 from engine.specialize import choose_matmul
 
@@ -77,13 +83,9 @@ class Matmul(Op):
     def lower(self, node: Node, to: Lowering) -> None:
         shape = _dimensions([value.type for value in node.inputs], node.attrs)
         choice = choose_matmul(*shape.extents, to.facts, shape.layout)
-        kernels = matmul_kernels(shape, choice, epilogue_of(node))
-        if len(kernels) == 1:
-            to.dispatch(kernels[0], node.inputs, node)
-            return
-        parts = to.scratch((choice.split_k, shape.m, shape.n))
-        to.dispatch(kernels[0], node.inputs[:2], parts)
-        to.dispatch(kernels[1], [parts, *node.inputs[2:]], node)
+        epilogue = epilogue_of(node)
+        made = matmul_kernels(shape, choice, epilogue)
+        emit_product(to, made, shape, choice, node.inputs, node, epilogue)
 
     def samples(self) -> Iterator[Sample]:
         sizes = ((1, 1, 1), (1, 8, 5), (5, 3, 7), (8, 4, 12), (13, 20, 37), (67, 36, 33))

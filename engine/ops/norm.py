@@ -15,7 +15,7 @@ import numpy as np
 from engine.graph import Node, TensorType
 from engine.kernels import norm as kernels
 from engine.kernels.norm import Cut, Groups
-from engine.lower import Lowering
+from engine.lower import Lowering, Operand, Unfinished
 from engine.op import Array, Attrs, Op, Sample, add_definition, require
 from engine.ops.extra import extra
 from engine.ops.unary import logistic
@@ -87,14 +87,21 @@ class Normalization(Op):
         x = node.inputs[0]
         g = self.with_affine(x.type, node.attrs, len(node.inputs) - 1)
         cut = cut_of(g, to)
-        parts = []
+        parts: list[int] = []
         if cut.slices > 1:
             parts = [to.scratch((g.rows, cut.slices, 2))]
             to.dispatch(kernels.moments(g, cut), [x], *parts)
         statistics = to.extra(node, 0)
-        writes = [node] if statistics is None else [node, statistics]
-        kernel = kernels.normalize(self.name, g, cut, statistics is not None)
-        to.dispatch(kernel, [*node.inputs, *parts], *writes)
+        writes: list[Operand] = [node] if statistics is None else [node, statistics]
+        reads: list[Operand] = [x]
+        rest = unfinished(to, x, g, cut, bound=len(node.inputs) + len(writes))
+        if rest:
+            reads, writes = [*rest.reads], [x, *writes]
+        splits = rest.splits if rest else None
+        kernel = kernels.normalize(
+            self.name, g, cut, statistics=statistics is not None, splits=splits
+        )
+        to.dispatch(kernel, [*reads, *node.inputs[1:], *parts], *writes)
 
     def samples(self) -> Iterator[Sample]:
         for shape in ((2, 5), (3, 64), (7, 67), (2, 3, 130)):
@@ -154,6 +161,11 @@ def cut_of(g: Groups, to: Lowering) -> Cut:
     """How launches share the groups; no slice is empty."""
     length = ceil(g.steps / group_slices(g.rows, g.size, to.facts))
     return Cut(ceil(g.steps / length), row_lanes(length, to.facts))
+
+
+def unfinished(to: Lowering, x: Node, g: Groups, cut: Cut, bound: int) -> Unfinished | None:
+    """What is left of the product that gives x, if the launch that reads x by groups can do it."""
+    return None if cut.slices > 1 else to.take_unfinished(x, g.element, bound)
 
 
 def grouped(x: Array, g: Groups) -> Array:

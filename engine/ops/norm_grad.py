@@ -3,48 +3,76 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
 from engine.graph import Node, TensorType
-from engine.kernels import norm as kernels
+from engine.kernels import norm_grad as kernels
+from engine.kernels.columns import column_lanes
 from engine.kernels.norm import Groups
-from engine.lower import Lowering
+from engine.kernels.operands import in_elements
+from engine.lower import Lowering, Operand
 from engine.op import Array, Attrs, Op, Sample, add_definition, require
-from engine.ops.norm import NORMALIZATIONS, Normalization, cut_of, grouped
+from engine.ops.norm import NORMALIZATIONS, Normalization, cut_of, grouped, unfinished
 from engine.ops.reduce import lower_sum
 from engine.ops.unary import logistic
 
+T = TypeVar("T")
+
 
 class NormGrad(Op):
-    """Dx from x, the statistics, upstream, the weight and (with SiLU) the bias, as given."""
+    """Dx from x, the statistics, upstream, the weight and (with SiLU) the bias, as given.
+
+    With attribute `plus`, made by rewriting, the last operand is added: what reached x beside the
+    normalisation.
+    """
 
     def __init__(self, forward: Normalization) -> None:
         self.forward, self.name = forward, f"{forward.name}_grad"
 
     def infer(self, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-        _check_gradient(self.forward, self.name, inputs, attrs)
+        own, plus = _without_plus(inputs, attrs)
+        _check_gradient(self.forward, self.name, own, attrs)
+        fits = all(t == inputs[0] for t in plus)
+        require(fits, self.name, "what is added must be like x", *inputs)
         return inputs[0]
 
     def reference(self, inputs: Sequence[Array], attrs: Attrs) -> Array:
-        g, hat, through, inv = _backward(self.forward, inputs, attrs)
-        if len(inputs) > 3:
-            through = through * _grouped_channels(inputs[3], g)
+        own, plus = _without_plus(inputs, attrs)
+        g, hat, through, inv = _backward(self.forward, own, attrs)
+        if len(own) > 3:
+            through = through * _grouped_channels(own[3], g)
         slope = (through * hat).mean(axis=(1, 3), keepdims=True)
         centre = through.mean(axis=(1, 3), keepdims=True) * g.centred
-        return (inv * (through - centre - hat * slope)).reshape(inputs[0].shape)
+        dx = (inv * (through - centre - hat * slope)).reshape(own[0].shape)
+        return sum(plus, start=dx)
 
     def lower(self, node: Node, to: Lowering) -> None:
-        g = self.forward.with_affine(node.inputs[0].type, node.attrs, len(node.inputs) - 3)
+        own, plus = _without_plus(node.inputs, node.attrs)
+        g = self.forward.with_affine(own[0].type, node.attrs, len(own) - 3)
         cut = cut_of(g, to)
-        parts = []
+        parts: list[int] = []
         if cut.slices > 1:
             parts = [to.scratch((g.rows, cut.slices, 2))]
-            to.dispatch(kernels.gradient_sums(g, cut), node.inputs, *parts)
-        to.dispatch(kernels.normalize_grad(self.name, g, cut), [*node.inputs, *parts], node)
+            to.dispatch(kernels.gradient_sums(g, cut), own, *parts)
+        x, statistics, upstream, *affine = own
+        given: list[Operand] = [upstream]
+        writes: list[Operand] = [node]
+        rest = unfinished(to, upstream, g, cut, bound=len(node.inputs) + 1)
+        if rest:
+            given, writes = [*rest.reads], [upstream, node]
+        splits = rest.splits if rest else None
+        kernel = kernels.normalize_grad(self.name, g, cut, plus=bool(plus), splits=splits)
+        to.dispatch(kernel, [x, statistics, *given, *affine, *plus, *parts], *writes)
 
     def samples(self) -> Iterator[Sample]:
         for sample in self.forward.samples():
             silu = sample.attrs.get("silu", False)
-            yield _gradient_sample(self.forward, sample, sample.shapes[1 : 3 if silu else 2])
+            made = _gradient_sample(self.forward, sample, sample.shapes[1 : 3 if silu else 2])
+            yield made
+            if len(sample.shapes) > 1:
+                attrs = {**made.attrs, "plus": True}
+                yield replace(made, shapes=(*made.shapes, sample.shapes[0]), attrs=attrs)
 
 
 class NormAffineGrad(Op):
@@ -72,8 +100,10 @@ class NormAffineGrad(Op):
         g = self.forward.with_affine(node.inputs[0].type, node.attrs, len(node.inputs) - 3)
         bias = to.extra(node, 0)
         results = [to.buffer(node)] if bias is None else [to.buffer(node), bias]
-        slices = kernels.affine_grad_parts(g)
-        kernel = kernels.affine_grad(g, bias is not None)
+        elements = in_elements(g.width) * g.groups
+        lanes = 1 if to.facts.is_cpu else column_lanes(1, elements, g.images * g.pixels)
+        slices = kernels.affine_grad_parts(g, lanes)
+        kernel = kernels.affine_grad(g, lanes, bias is not None)
         if slices == 1:
             to.dispatch(kernel, node.inputs, *results)
             return
@@ -86,6 +116,12 @@ class NormAffineGrad(Op):
         for sample in self.forward.samples():
             silu = sample.attrs.get("silu", False)
             yield _gradient_sample(self.forward, sample, sample.shapes[1 : 3 if silu else 1])
+
+
+def _without_plus(inputs: Sequence[T], attrs: Attrs) -> tuple[list[T], list[T]]:
+    """The gradient's own operands, and what is added to it."""
+    own = len(inputs) - bool(attrs.get("plus"))
+    return list(inputs[:own]), list(inputs[own:])
 
 
 def _grouped_channels(values: Array, g: Groups) -> Array:

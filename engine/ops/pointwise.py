@@ -7,11 +7,11 @@ from typing import Any
 
 from engine.errors import GraphError
 from engine.graph import Node, TensorType
-from engine.kernels.pointwise import Step, pointwise
+from engine.kernels.wgsl import Step
 from engine.lower import Lowering
 from engine.op import Array, Attrs, Sample, definition, register
 from engine.ops.binary import Binary, add, div, greater, maximum, minimum, mul, sub
-from engine.ops.elementwise import Affine, Expand, Pointwise, affine, expand, neg
+from engine.ops.elementwise import Affine, Expand, Pointwise, affine, emit_pointwise, expand, neg
 from engine.ops.unary import (
     Unary,
     UnaryGrad,
@@ -82,8 +82,7 @@ class FusedPointwise(Pointwise):
             Step(emitter(op, own), tuple(arguments)) for op, own, arguments in node.attrs["steps"]
         ]
         label = "+".join(op for op, _, _ in node.attrs["steps"])
-        shapes = [value.shape for value in node.inputs]
-        to.dispatch(pointwise(label, steps, node.shape, shapes), node.inputs, node)
+        emit_pointwise(to, label, steps, node)
 
     def samples(self) -> Iterator[Sample]:
         steps: tuple[Any, ...] = (

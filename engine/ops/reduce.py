@@ -74,11 +74,12 @@ def lower_sum(
 ) -> None:
     """Append the one or two launches that reduce `source` [outer, length, inner]."""
     outer, length, inner = shape
-    kernels = reduce_axis(kind, outer, length, inner, scale)
+    trees = not to.facts.is_cpu
+    kernels = reduce_axis(kind, outer, length, inner, scale, trees=trees)
     if len(kernels) == 1:
         to.dispatch(kernels[0], [source], result)
         return
-    parts = to.scratch((outer, sum_slices(length), inner))
+    parts = to.scratch((outer, sum_slices(length, trees=trees), inner))
     to.dispatch(kernels[0], [source], parts)
     to.dispatch(kernels[1], [parts], result)
 

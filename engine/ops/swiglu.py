@@ -8,7 +8,8 @@ import numpy as np
 
 from engine.graph import Node, TensorType
 from engine.kernels.operands import element, in_elements
-from engine.kernels.wgsl import Kernel, bindings, linear_grid, linear_main
+from engine.kernels.splits import Given, Splits
+from engine.kernels.wgsl import Kernel, bindings, linear_grid, linear_main, with_erf
 from engine.lower import Lowering
 from engine.op import Array, Attrs, Op, Sample, register, require
 from engine.ops.pointwise import mul, silu
@@ -17,8 +18,11 @@ from engine.ops.unary import logistic
 SHAPES = ((1, 2), (5, 14), (3, 16), (2, 3, 24))
 
 
-def _kernel(rows: int, half: int, gradient: bool) -> Kernel:
-    """One invocation per element of the product: a gate and the `up` that lies `half` further."""
+def _kernel(rows: int, half: int, *, gradient: bool, splits: Splits | None = None) -> Kernel:
+    """One invocation per element of the product: a gate and the `up` that lies `half` further.
+
+    With `splits` their operands come in the place of x, which is the first result.
+    """
     kind, n = element(half), in_elements(half)
     count = rows * n
     writes = "y[i] = s * gate * x[at + {n}u];"
@@ -26,15 +30,20 @@ def _kernel(rows: int, half: int, gradient: bool) -> Kernel:
         writes = """let up = g[i] * s;
     y[at] = up * x[at + {n}u] * ({kind}(1.0) + gate * ({kind}(1.0) - s));
     y[at + {n}u] = up * gate;"""
+    given = Given("x", kind, splits)
     body = f"""
     let at = i / {n}u * {2 * n}u + i % {n}u;
+    {given.finish("at")}
+    {given.finish(f"at + {n}u")}
     let gate = x[at];
     let s = {kind}(1.0) / ({kind}(1.0) + exp(min(-gate, {kind}(80.0))));
     {writes.format(n=n, kind=kind)}"""
-    reads = [("x", kind), *([("g", kind)] if gradient else [])]
-    source = bindings(reads, [("y", kind)]) + linear_main(count, 64, body)
+    reads = [*given.reads(), *([("g", kind)] if gradient else [])]
+    source = bindings(reads, [*given.writes(), ("y", kind)])
+    source += given.function() + linear_main(count, 64, body)
     label = "swiglu_concat_grad" if gradient else "swiglu_concat"
-    return Kernel(label, source, linear_grid(count, 64), 8 * rows * half)
+    flops = 8 * rows * half + given.flops
+    return Kernel(label, with_erf(source), linear_grid(count, 64), flops)
 
 
 @register
@@ -58,7 +67,12 @@ class SwigluConcat(Op):
 
     def lower(self, node: Node, to: Lowering) -> None:
         half = node.shape[-1]
-        to.dispatch(_kernel(node.type.size // half, half, False), node.inputs, node)
+        (x,) = node.inputs
+        rest = to.take_unfinished(x, element(half), 2)
+        splits = rest.splits if rest else None
+        kernel = _kernel(node.type.size // half, half, gradient=False, splits=splits)
+        given, written = (rest.reads, [x, node]) if rest else ([x], [node])
+        to.dispatch(kernel, given, *written)
 
     def samples(self) -> Iterator[Sample]:
         for shape in SHAPES:
@@ -85,7 +99,7 @@ class SwigluConcatGrad(Op):
 
     def lower(self, node: Node, to: Lowering) -> None:
         half = node.shape[-1] // 2
-        to.dispatch(_kernel(node.type.size // (2 * half), half, True), node.inputs, node)
+        to.dispatch(_kernel(node.type.size // (2 * half), half, gradient=True), node.inputs, node)
 
     def samples(self) -> Iterator[Sample]:
         for shape in SHAPES:

@@ -65,8 +65,8 @@ UNARY = (
         "relu",
         "max({x}, {T}(0.0))",
         lambda x: np.maximum(x, 0),
-        "select({T}(0.0), {T}(1.0), {x} > {T}(0.0))",
-        lambda x, y: (x > 0) * 1.0,
+        "select({T}(0.0), {T}(1.0), {y} > {T}(0.0))",
+        lambda x, y: (y > 0) * 1.0,
     ),
     UnaryRow("sigmoid", SIGMOID, logistic, "({y} * ({T}(1.0) - {y}))", lambda x, y: y * (1 - y)),
     UnaryRow("tanh", "tanh({x})", np.tanh, "({T}(1.0) - {y} * {y})", lambda x, y: 1 - y * y),
@@ -151,7 +151,8 @@ class Unary(Pointwise):
         return _format(self.row.wgsl, kind, x=args[0])
 
     def gradient(self, node: Node, upstream: Node) -> Sequence[Node | None]:
-        x = node.inputs[0]
+        # Where the derivative needs the result only, nobody has to keep the argument.
+        x = node.inputs[0] if "{x}" in self.row.wgsl_derivative else node
         return [node.graph.add(f"{self.name}_grad", [x, node, upstream])]
 
     def samples(self) -> Iterator[Sample]:

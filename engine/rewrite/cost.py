@@ -21,7 +21,7 @@ from engine.specialize import DeviceFacts
 if TYPE_CHECKING:
     from engine.rewrite.term import Term
 
-PRODUCTS = ("matmul", "packed_matmul")
+PRODUCTS = ("matmul", "packed_matmul", "packed_matmul_input_grad", "gated_matmul")
 
 
 def term_cost(term: Term, facts: DeviceFacts) -> float:

@@ -31,12 +31,12 @@ class Applied:
 
 
 def apply_rules(terms: Terms, rules: Iterable[Rule]) -> list[Applied]:
-    """Apply rules to a fixpoint, early ones before late ones; what was done, in order."""
+    """Apply rules to a fixpoint, stage after stage; what was done, in order."""
     rules = tuple(rules)
     trace: list[Applied] = []
     total = terms.total()
-    for chosen in (tuple(rule for rule in rules if not rule.late), rules):
-        by_op = _by_op(chosen)
+    for stage in sorted({rule.stage for rule in rules}):
+        by_op = _by_op(tuple(rule for rule in rules if rule.stage <= stage))
         for _ in range(MAX_PASSES):
             before = len(trace)
             for term in terms.live():

@@ -46,6 +46,17 @@ def packed_gates(terms: Terms, gated: Term, silu: Term, gate: Term) -> Term | No
     return terms.make("swiglu_concat", [packed(terms, [gate, up])])
 
 
+def neighbours(terms: Terms, parts: list[Term]) -> list[Term]:
+    """Different products of one input in the order in which their weights lie next to each other;
+    nothing if they do not.
+    """
+    x = parts[0].inputs[0] if parts[0].inputs else None
+    if len(set(parts)) < len(parts) or not all(_packable(part, x) for part in parts):
+        return []
+    order = _run(terms, parts[0], parts)
+    return order if len(order) == len(parts) else []
+
+
 def packed(terms: Terms, parts: list[Term]) -> Term:
     """One product for several of the same input."""
     return terms.make("packed_matmul", [parts[0].inputs[0], *(part.inputs[1] for part in parts)])

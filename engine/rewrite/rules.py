@@ -10,15 +10,32 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from engine.graph import EXTRA
-from engine.op import Op, definition, definitions
-from engine.rewrite.fusion import PRODUCTS, absorb
-from engine.rewrite.moves import MOVES, compose
+from engine.op import definitions
+from engine.rewrite.builders import (
+    absorbed,
+    affine_of_nothing,
+    affine_twice,
+    copied,
+    expanded_operand,
+    expanded_scalar,
+    folded,
+    gated_product,
+    group_norm_silu,
+    moved_twice,
+    negative_added,
+    norm_gradient_added,
+    nothing_moved,
+    silu,
+    sum_scaled,
+    transposed_operand,
+    transposed_result,
+    viewed_twice,
+)
+from engine.rewrite.fusion import PRODUCTS
+from engine.rewrite.heads import joined_and_turned, packed_attention
+from engine.rewrite.moves import MOVES
 from engine.rewrite.packing import packed_gates, packed_siblings
 from engine.rewrite.term import Term
-from engine.rewrite.terms import Terms
 
 MAX_ARITY = 7
 STILL = ("pad", "reshape", "expand", "stop_gradient")
@@ -67,150 +84,15 @@ class Rule:
     build: Callable[..., Replacement]
     strict: bool = False
     local: bool = True
-    late: bool = False
-    """Applied only where no early rule applies: it hides ops that those look for."""
+    stage: int = 1
+    """Rules of later stages are applied where those of earlier ones no longer are, since they hide
+    ops that those look for. What rules of stage 0 build is differentiable.
+    """
 
 
 def op(*names: str, at: Mapping[int, Pattern] | None = None) -> Pattern:
     """A pattern by op names."""
     return Pattern(names, at or {})
-
-
-def moved_twice(terms: Terms, outer: Term, *inner: Term) -> Term | None:
-    """Permute, slice or strided read of another one, perhaps through a reshape: one read."""
-    return compose(terms, outer, *inner)
-
-
-def viewed_twice(terms: Terms, outer: Term, inner: Term) -> Term:
-    """A reshape of a reshape."""
-    x = inner.inputs[0]
-    return x if x.shape == outer.shape else terms.make("reshape", [x], shape=outer.shape)
-
-
-def expanded_scalar(terms: Terms, outer: Term, inner: Term) -> Term | None:
-    """A view of a repeated scalar is that scalar repeated."""
-    x = inner.inputs[0]
-    if x.type.size > 1:
-        return None
-    scalar = terms.make("reshape", [x], shape=(1,) * len(outer.shape))
-    return terms.make("expand", [scalar], shape=outer.shape)
-
-
-def nothing_moved(terms: Terms, term: Term) -> Term | None:
-    """A move that changes nothing, or only the shape."""
-    x = term.inputs[0]
-    if term.op == "stop_gradient":
-        return x
-    if term.op in ("permute", "slice", "strided"):
-        simple = compose(terms, term)
-        return simple if simple is x or (simple is not None and simple.is_view) else None
-    if term.op == "pad" and not term.attrs["before"] and not term.attrs["after"]:
-        return x
-    return x if term.op in ("reshape", "expand") and term.shape == x.shape else None
-
-
-def copied(terms: Terms, term: Term) -> Term:
-    """A copy that needs no storage of its own."""
-    return term.inputs[0]
-
-
-def affine_twice(terms: Terms, outer: Term, inner: Term) -> Term:
-    """Scale and shift of a scale and shift; covers the negative of a negative."""
-    scale = outer.attrs["scale"] * inner.attrs["scale"]
-    shift = outer.attrs["scale"] * inner.attrs["shift"] + outer.attrs["shift"]
-    return terms.make("affine", inner.inputs, scale=scale, shift=shift)
-
-
-def affine_of_nothing(terms: Terms, term: Term) -> Term | None:
-    """1 x + 0."""
-    return term.inputs[0] if (term.attrs["scale"], term.attrs["shift"]) == (1.0, 0.0) else None
-
-
-def sum_scaled(terms: Terms, outer: Term, inner: Term) -> Term | None:
-    """A scaled sum."""
-    if outer.attrs["shift"] != 0.0:
-        return None
-    return terms.make("sum", inner.inputs, scale=inner.attrs["scale"] * outer.attrs["scale"])
-
-
-def negative_added(terms: Terms, outer: Term, inner: Term) -> Term | None:
-    """Adding or subtracting a negative."""
-    place = outer.inputs.index(inner)
-    if (inner.attrs["scale"], inner.attrs["shift"]) != (-1.0, 0.0):
-        return None
-    if outer.op == "sub" and place == 0:
-        return None
-    other = outer.inputs[1 - place]
-    return terms.make("add" if outer.op == "sub" else "sub", [other, inner.inputs[0]])
-
-
-def expanded_operand(terms: Terms, outer: Term, inner: Term) -> Term | None:
-    """Broadcasting is done by the op that needs it."""
-    inputs = [inner.inputs[0] if value is inner else value for value in outer.inputs]
-    if np.broadcast_shapes(*(value.shape for value in inputs)) != outer.shape:
-        return None
-    return terms.make(outer.op, inputs, **outer.attrs)
-
-
-def silu(terms: Terms, product: Term, gate: Term) -> Term | None:
-    """A value times its own sigmoid."""
-    x = product.inputs[1 - product.inputs.index(gate)]
-    return terms.make("silu", [x]) if gate.inputs[0] is x else None
-
-
-def group_norm_silu(terms: Terms, outer: Term, inner: Term) -> Term | None:
-    """SiLU of a group normalisation."""
-    if inner.attrs["silu"]:
-        return None
-    return terms.make("group_norm", inner.inputs, **{**inner.attrs, "silu": True})
-
-
-def transposed_operand(terms: Terms, product: Term, moved: Term) -> Term | None:
-    """A product of a matrix whose last two axes were exchanged."""
-    axes = tuple(moved.attrs["axes"])
-    if axes != (*range(len(axes) - 2), len(axes) - 1, len(axes) - 2):
-        return None
-    inputs, attrs = list(product.inputs), dict(product.attrs)
-    for place, flag in enumerate(("transpose_a", "transpose_b")):
-        if inputs[place] is moved:
-            inputs[place] = moved.inputs[0]
-            attrs[flag] = not attrs[flag]
-    return terms.make("matmul", inputs, **attrs)
-
-
-def transposed_result(terms: Terms, moved: Term, product: Term) -> Term | None:
-    """The transpose of a product is the product of the transposes."""
-    axes = tuple(moved.attrs["axes"])
-    if axes != (*range(len(axes) - 2), len(axes) - 1, len(axes) - 2) or len(product.inputs) > 2:
-        return None
-    attrs = dict(product.attrs)
-    ta, tb = attrs["transpose_a"], attrs["transpose_b"]
-    attrs |= {"transpose_a": not tb, "transpose_b": not ta}
-    return terms.make("matmul", [product.inputs[1], product.inputs[0]], **attrs)
-
-
-def folded(terms: Terms, term: Term) -> Term | None:
-    """An op on constants, where the result is not larger than they are."""
-    if any(value.op not in ("constant", "reshape") for value in term.inputs):
-        return None
-    roots = [value.storage for value in term.inputs]
-    if not roots or any(root.op != "constant" for root in roots):
-        return None
-    made = definition(term.op)
-    # A launch with further results serves them too; a view costs nothing as it is.
-    if made.view or made.effect or term.op == EXTRA or type(made).extras is not Op.extras:
-        return None
-    if term.type.dtype != "f32" or term.type.size > max(value.type.size for value in term.inputs):
-        return None
-    pairs = zip(roots, term.inputs, strict=True)
-    values = [root.attrs["value"].reshape(value.shape) for root, value in pairs]
-    operands = [v.astype(np.float64) if v.dtype == np.float32 else v for v in values]
-    return terms.constant(made.reference(operands, term.attrs))
-
-
-def absorbed(terms: Terms, user: Term, value: Term, *producer: Term) -> Term | None:
-    """A producer computed by the kernel that uses it, perhaps seen through a reshape."""
-    return absorb(terms, user, value, *producer)
 
 
 def _pointwise_ops() -> tuple[str, ...]:
@@ -238,6 +120,7 @@ def table() -> tuple[Rule, ...]:
     """All rules, in the order in which the greedy engine tries them."""
     pointwise, binary = _pointwise_ops(), _binary_ops()
     moves, product = op(*MOVES), op(*PRODUCTS)
+    norm_grads = op("layer_norm_grad", "rms_norm_grad", "group_norm_grad")
     through_view = op(*MOVES, at={0: op("reshape", at={0: moves})})
     return (
         Rule("constant folding", (Pattern(),), folded),
@@ -253,22 +136,50 @@ def table() -> tuple[Rule, ...]:
         Rule("broadcast operand", _either(op(*binary), op("expand")), expanded_operand),
         Rule("silu", _either(op("mul"), op("sigmoid")), silu),
         Rule("group norm, silu", (op("silu", at={0: op("group_norm")}),), group_norm_silu),
+        Rule(
+            "norm gradient added",
+            _either(op("add"), norm_grads, op("reshape", at={0: norm_grads})),
+            norm_gradient_added,
+            strict=True,
+        ),
         Rule("transposed operand", _either(op("matmul"), op("permute")), transposed_operand),
         Rule("transposed product", (op("permute", at={0: op("matmul")}),), transposed_result),
+        Rule(
+            "attention by column",
+            (op("attention"),),
+            packed_attention,
+            strict=True,
+            local=False,
+            stage=0,
+        ),
         Rule(
             "packed gate and up",
             _either(op("mul"), op("silu", at={0: op("matmul")})),
             packed_gates,
             strict=True,
             local=False,
+            stage=0,
+        ),
+        Rule(
+            "joined and turned",
+            (op("rope_columns", at={0: op("join_heads")}),),
+            joined_and_turned,
         ),
         Rule("packed siblings", (op("matmul"),), packed_siblings, strict=True, local=False),
+        Rule(
+            "gated product",
+            (op("swiglu_concat", at={0: op("packed_matmul")}),),
+            gated_product,
+            strict=True,
+            local=False,
+            stage=2,
+        ),
         Rule(
             "epilogue",
             _anywhere(pointwise, product, op("reshape", at={0: product})),
             absorbed,
             strict=True,
-            late=True,
+            stage=2,
         ),
         Rule(
             "pointwise chain",
@@ -278,6 +189,6 @@ def table() -> tuple[Rule, ...]:
             absorbed,
             strict=True,
             local=False,
-            late=True,
+            stage=2,
         ),
     )

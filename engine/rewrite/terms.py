@@ -189,6 +189,23 @@ class Terms:
         new.effects = [mapped[term] for term in self.effects]
         return new
 
+    def appended_to(self, graph: Graph) -> dict[Term, Node]:
+        """Nodes of the graph that the terms came from: those it has, and new ones at its end."""
+        known: dict[tuple[Any, ...], Node] = {}
+        for node in graph.nodes:
+            if node.op not in SOURCES:
+                key = node.op, attribute_key(node.op, node.attrs), node.inputs
+                known.setdefault(key, node)
+        mapped: dict[Term, Node] = {}
+        for term in self.live():
+            inputs = tuple(mapped[value] for value in term.inputs)
+            if term.is_source:
+                mapped[term] = graph.source(term.attrs["name"])
+            else:
+                found = known.get((term.op, term.key[1], inputs))
+                mapped[term] = found or graph.add(term.op, inputs, **term.attrs)
+        return mapped
+
     def parameters(self, trainable: bool) -> list[Term]:
         """Live parameters of one pack, in the order in which they lie in memory."""
         sources = [term for term in self._table.values() if term.op == "parameter" and term.live]
@@ -268,14 +285,15 @@ class Terms:
 
 
 def updates_are_last(graph: Graph) -> bool:
-    """Whether no node created after an effect reads what the effect changes.
+    """Whether nothing created after an effect but further effects reads what the effect changes.
 
-    Rewriting moves reads, so it must not see values both before and after an update.
+    Rewriting moves reads, so it must not see values both before and after an update. Effects keep
+    their order, and rules leave alone what they read of sources.
     """
     changed: set[Node] = set()
     effects = set(graph.effects)
     for node in reachable(graph.roots()):
-        if not changed.isdisjoint(node.inputs):
+        if node not in effects and not changed.isdisjoint(node.inputs):
             return False
         if node in effects:
             changed.update(v for v in node.inputs if v.op in ("parameter", "state"))

@@ -1,7 +1,7 @@
 """Attention and its gradients by every kernel, on extents that no tile divides."""
 
-import importlib
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -14,12 +14,17 @@ from engine.compile import compile_graph
 from engine.gpu import Gpu
 from engine.graph import Graph
 from engine.interpret import interpret
-from engine.specialize import (
+from engine.kernels import attention as kernels
+from engine.kernels.attention import AttentionShape
+from engine.specialize import DeviceFacts
+from engine.specialize_attention import (
+    FEW_NARROW,
+    FEW_QUERIES,
     FEW_ROWS,
     LITTLE_MEMORY,
     MANY_ROWS,
+    NARROW,
     AttentionChoice,
-    DeviceFacts,
     choose_attention,
 )
 
@@ -89,26 +94,30 @@ def test_awkward_extents_by_the_devices_own_choice(
     compare(gpu, graph, feeds, variant(gpu, chosen))
 
 
-# Whole and partial blocks, with the width staged at once, and in equal and unequal slices.
-BY_TILE = {
-    MANY_ROWS: [Case(2, 1, 64, 32, 64), Case(2, 2, 35, 67, 80, causal=True)],
-    FEW_ROWS: [Case(3, 1, 9, 64, 30), Case(1, 1, 33, 70, 128, causal=True)],
-    LITTLE_MEMORY: [Case(4, 2, 31, 33, 40), Case(1, 1, 33, 33, 128, causal=True)],
+# Whole and partial blocks; rows kept, staged at once, and in equal and unequal slices; parts that
+# see nothing; rows whose elements no vec4 divides.
+BY_CHOICE = {
+    replace(MANY_ROWS, slice=64, splits=2): [Case(2, 1, 64, 65, 64)],
+    replace(MANY_ROWS, slice=32): [Case(2, 2, 35, 67, 80, causal=True)],
+    replace(FEW_ROWS, slice=128, splits=4): [Case(2, 1, 33, 170, 128, causal=True)],
+    replace(FEW_ROWS, slice=64, resident=True, splits=2): [Case(6, 2, 9, 64, 62)],
+    replace(FEW_QUERIES, slice=64, resident=True): [Case(3, 1, 9, 70, 48)],
+    replace(NARROW, slice=64, resident=True, splits=8): [Case(1, 1, 40, 257, 30, causal=True)],
+    replace(FEW_NARROW, slice=64, splits=4): [Case(4, 2, 33, 70, 20, causal=True)],
+    replace(LITTLE_MEMORY, splits=2): [Case(4, 2, 31, 33, 40), Case(1, 1, 33, 33, 128)],
     AttentionChoice("direct", 8, 1): [Case(2, 1, 7, 9, 5, causal=True)],
 }
 
 
 @pytest.mark.parametrize(
-    "choice", BY_TILE, ids=lambda c: f"{c.variant} {c.rows}x{c.columns}x{c.slice}"
+    "choice", BY_CHOICE, ids=lambda c: f"{c.rows}x{c.columns}x{c.slice}/{c.lanes} {c.splits}"
 )
-def test_every_tile(
+def test_every_choice(
     choice: AttentionChoice, gpu: Gpu, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The package's attribute of this name is the function.
-    module = importlib.import_module("engine.ops.attention")
-    monkeypatch.setattr(module, "choose_attention", lambda *_: choice)
+    monkeypatch.setattr("engine.ops.stream.choose_attention", lambda *_: choice)
     graph, feeds = Graph(), {}
-    for case in BY_TILE[choice]:
+    for case in BY_CHOICE[choice]:
         add(graph, feeds, case, rng)
     compare(gpu, graph, feeds, gpu.facts)
 
@@ -136,7 +145,7 @@ def test_large_scores_saturate_instead_of_overflowing(
 @pytest.mark.parametrize("chosen", ["cpu", "gpu"])
 def test_runs_are_bit_equal(chosen: str, gpu: Gpu, rng: np.random.Generator) -> None:
     graph, feeds = Graph(), {}
-    add(graph, feeds, Case(4, 2, 35, 41, 20), rng)
+    add(graph, feeds, Case(4, 2, 35, 131, 20), rng)
     first, second = (outputs(gpu, graph, feeds, variant(gpu, chosen)) for _ in range(2))
     assert all(np.array_equal(first[name], second[name]) for name in first)
 
@@ -206,12 +215,21 @@ def test_further_results_that_nothing_reads_cost_nothing() -> None:
     assert written(graph, "attention_grad_kv") == [2]
 
 
-@pytest.mark.parametrize("invocations, shared", [(256, 16384), (64, 16384), (1024, 65536)])
+@pytest.mark.parametrize("shared", [16384, 32768, 49152])
+@pytest.mark.parametrize("invocations", [64, 256])
 def test_choices_fit_the_device(invocations: int, shared: int) -> None:
     facts = DeviceFacts(max_invocations=invocations, max_shared_bytes=shared)
-    for heads, rows in ((1, 1), (6, 201), (6, 1500), (15, 50)):
-        choice = choose_attention(heads, rows, facts)
-        assert choice.workgroup <= invocations and choice.shared_bytes <= shared
-        assert choice.rows % 4 == choice.columns % 4 == choice.slice % 4 == 0
-    assert (choose_attention(6, 1500, facts) == MANY_ROWS) == (shared > 16384)
-    assert (choose_attention(6, 201, facts) == FEW_ROWS) == (shared > 16384)
+    shapes = (
+        AttentionShape(heads, 1, rows, rows, width, causal=True, scale=1.0)
+        for heads, rows in ((1, 1), (6, 201), (6, 1500), (15, 50))
+        for width in (5, 32, 64, 80, 100, 128)
+    )
+    for shape in shapes:
+        made = (kernels.grad_queries(shape), kernels.grad_keys(shape))
+        for program in (kernels.attention(shape, lse=True), *made):
+            choice = choose_attention(program.key, facts)
+            source = kernels.kernel(program, choice).source
+            arrays = re.findall(r"<workgroup> \w+: array<vec4<f32>, (\d+)>", source)
+            used = 16 * sum(int(size) for size in arrays)
+            assert used <= choice.shared_bytes(shape.width, program.key.owned) <= shared
+            assert choice.workgroup <= invocations

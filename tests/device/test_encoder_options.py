@@ -12,7 +12,8 @@ from encoder_files import hugging_face, meta, save
 from vit import random_weights
 
 from app.cli import main
-from app.network import Network, NetworkConfig, to_unit
+from app.encoder import RANDOM_ENCODER
+from app.network import Network, NetworkConfig, psnr_db, to_unit
 from engine.checkpoint import save_checkpoint
 from engine.gpu import Gpu
 from models.dinov3_files import load_encoder
@@ -38,12 +39,15 @@ def learn(network: Network, image: np.ndarray, steps: int) -> None:
 def test_any_depth_and_size_learns(
     depth: int, size: int, gpu: Gpu, rng: np.random.Generator
 ) -> None:
-    network = Network(gpu, NetworkConfig(depth=depth, size=size))
+    network = Network(gpu, NetworkConfig("random", depth=depth, size=size))
     blocks = rng.integers(0, 256, (size // 8, size // 8, 3), np.uint8)
     image = blocks.repeat(8, axis=0).repeat(8, axis=1)
-    before = network.psnr(image[None])
+    (before,) = network.errors(image[None])
     learn(network, image, 10)
-    assert network.psnr(image[None]) > before + 2
+    (after,) = network.errors(image[None])
+    assert psnr_db(after) > psnr_db(before) + 2
+    painted = network.infer.read("painted").astype(np.float64)
+    assert after == pytest.approx(np.mean((painted - to_unit(image)) ** 2), rel=1e-5)
     assert network.infer.read("painted").shape == (size, size, 3)
     assert network.infer.read("tokens").shape == ((size // 16) ** 2, 384)
 
@@ -54,11 +58,11 @@ def test_a_file_s_layers_are_those_in_use(
     path = save(meta(hugging_face(random_weights(3, rng))), tmp_path / "meta.safetensors", "BF16")
     image = rng.integers(0, 256, (32, 32, 3), np.uint8)
     for depth in (1, 3):
-        network = Network(gpu, NetworkConfig(encoder=path, depth=depth, size=32))
-        assert network.encoder_note == "encoder: meta.safetensors"
+        network = Network(gpu, NetworkConfig(str(path), depth=depth, size=32))
+        assert network.encoder.note == "encoder: meta.safetensors"
         for name, value in load_encoder(path, depth).items():
             assert np.array_equal(network.infer.read(name), value)
-        network.psnr(image[None])
+        network.errors(image[None])
         tokens = network.infer.read("tokens")
         assert np.isfinite(tokens).all() and tokens.std() > 0.1
 
@@ -66,15 +70,15 @@ def test_a_file_s_layers_are_those_in_use(
 def test_a_decoder_of_another_depth_is_told(
     gpu: Gpu, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    network = Network(gpu, NetworkConfig(depth=2, size=32))
+    network = Network(gpu, NetworkConfig("random", depth=2, size=32))
     path = tmp_path / "decoder.safetensors"
     save_checkpoint(path, network.train.snapshot(["parameter", "state"]), network.metadata(0))
-    Network(gpu, NetworkConfig(checkpoint=path, depth=2, size=48))
+    Network(gpu, NetworkConfig("random", path, depth=2, size=48))
     assert not caplog.records
-    Network(gpu, NetworkConfig(checkpoint=path, depth=1, size=32))
+    Network(gpu, NetworkConfig("random", path, depth=1, size=32))
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     (record,) = caplog.records
-    assert "'random encoder, not DINOv3, depth 2', not on '" in record.getMessage()
+    assert f"'{RANDOM_ENCODER}, depth 2', not on '" in record.getMessage()
 
 
 def test_a_preview_with_a_meta_file(tmp_path: Path, rng: np.random.Generator) -> None:

@@ -268,7 +268,7 @@ def test_weights_that_are_not_finite_never_replace_a_checkpoint(
     rig.frame()
     saver.close()
     rig.close()
-    assert rig.train.diverged and rig.train.psnr_db is None
+    assert rig.train.diverged
     rig.frame()
     assert network.step == 1
     network.reset()

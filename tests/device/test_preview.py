@@ -29,7 +29,8 @@ CONTRACT = """outcome frames frame_ms missed_per_1000 longest_stale_run chunks i
     train_steps train_steps_per_s train_ms infer_ms eye_ms gpu_share causes clock_error_us
     loss_first loss_last psnr_first_db psnr_last_db adapter gpu objects_created_in_loop""".split()
 FILES = {"screenshot.png", "preview.mp4", "frames.jsonl", "chunks.jsonl", "run.json"}
-FILES |= {"trace.pftrace"}
+FILES |= {"quality.jsonl", "trace.pftrace"}
+FIXED = ("--policy", "fixed")
 EYE = 100  # not a multiple of what row pitches are aligned to
 PATIENCE_S = 180
 
@@ -40,7 +41,7 @@ STILL = sorted((photos_dir() / "val").iterdir())[0]
 
 def command(out: Path, *arguments: object) -> list[str]:
     small = ["--headless", "--eye-size", str(EYE), "--hz", "30", "--out", str(out)]
-    small += ["--camera", str(STILL)]
+    small += ["--camera", str(STILL), "--encoder", "random"]
     return [sys.executable, "run.py", "preview", *small, *map(str, arguments)]
 
 
@@ -53,6 +54,7 @@ class Records:
         self.run = self.load("run.json")
         self.summary = self.load("summary.json")
         self.frames, self.chunks = self.rows("frames.jsonl"), self.rows("chunks.jsonl")
+        self.quality = self.rows("quality.jsonl")
 
     def load(self, name: str) -> dict[str, Any]:
         value: dict[str, Any] = json.loads((self.out / name).read_text())
@@ -165,7 +167,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def both(folder: Path) -> tuple[Records, str]:
     """Training and inference, 3 chunks each, 2 in flight; saved at the end."""
     save = folder / "decoder.safetensors"
-    arguments = ("--chunks", 3, "--in-flight", 2, "--held-out", 1, "--save", save)
+    arguments = ("--chunks", 3, "--in-flight", 2, *FIXED)
+    arguments += ("--fresh", "--held-out", 1, "--save", save)
     return session(folder / "both", "--seconds", 9, *arguments)
 
 
@@ -192,6 +195,13 @@ def test_learning_shows_in_the_summary(both: tuple[Records, str]) -> None:
     assert 0 < summary["loss_last"] < summary["loss_first"] < 0.5
     assert 3 < summary["psnr_first_db"] < summary["psnr_last_db"] < 40
     assert psnr_db(summary["loss_first"]) == pytest.approx(summary["psnr_first_db"], abs=0.05)
+    first, *beside, last = both[0].quality
+    assert first["photo"] is last["photo"] is None and {row["photo"] for row in beside} <= {0}
+    steps = [row["step"] for row in (first, *beside)]
+    assert steps == sorted(set(steps)), "a photograph is not painted anew with the same weights"
+    assert all(row["held_out_db"] > first["held_out_db"] for row in (*beside, last))
+    for row, db in zip((first, last), summary["held_out_db"], strict=True):
+        assert db == round(row["held_out_db"], 3)
 
 
 def test_a_checkpoint_is_resumed(both: tuple[Records, str], folder: Path) -> None:
@@ -205,7 +215,7 @@ def test_a_checkpoint_is_resumed(both: tuple[Records, str], folder: Path) -> Non
     again = folder / "again.safetensors"
     resumed = ("--checkpoint", folder / "decoder.safetensors", "--save", again)
     records, _ = session(
-        folder / "resumed", "--job", "train", "--frames", 6, "--held-out", 1, *resumed
+        folder / "resumed", "--job", "train", "--frames", 6, "--held-out", 1, *FIXED, *resumed
     )
     records.check("ok", chunks=4, in_flight=1)
     summary = records.summary
@@ -237,7 +247,7 @@ def test_inference_alone_learns_nothing(folder: Path) -> None:
 def test_ctrl_c_ends_the_session_in_good_order(folder: Path) -> None:
     out = folder / "interrupted"
     process = subprocess.Popen(
-        command(out, "--seconds", 3600, "--held-out", 1, "--chunks", 5),
+        command(out, "--seconds", 3600, "--held-out", 1, "--chunks", 5, *FIXED),
         cwd=ROOT,
         stderr=subprocess.PIPE,
         text=True,

@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 import pytest
 
-from app.scene.hud import TEXT, WARN
+from app.scene.hud_canvas import TEXT, WARN
 from engine.checkpoint import load_checkpoint
 from tests.command_line import ROOT
 from tests.xvfb import PATIENCE_S, Program, Xvfb
@@ -37,7 +37,8 @@ class Viewer:
     def __init__(self, screen: Xvfb, out: Path, camera: Path) -> None:
         self.screen, self.out = screen, out
         options = "--eye-size 256 --held-out 0 --hz 30 --chunks 2".split()
-        options += ["--out", str(out), "--camera", str(camera)]
+        options += ["--out", str(out), "--camera", str(camera), "--encoder", "random"]
+        options += ["--policy", "fixed", "--in-flight", "1"]
         self.program = Program(screen, [sys.executable, str(ROOT / "run.py"), "preview", *options])
 
     def open(self) -> None:
@@ -127,6 +128,7 @@ def test_a_viewer_at_the_keys(viewer: Viewer) -> None:
     )
     press("t")
     viewer.wait_for_row("training again", lambda r: r["job"] == "train")
+    press("v", "v")
     press("j")
     press("Escape")
     assert viewer.program.finish() == 0, viewer.program.errors()

@@ -75,7 +75,7 @@ def test_shows_the_eyes_in_their_colours(preview: Preview) -> None:
     assert form.removesuffix("-srgb") in ("bgra8unorm", "rgba8unorm")
     assert (int(width), int(height)) == SIZE
     preview.wait_for(SIZE)
-    preview.screen.press("v")
+    preview.screen.press("m")
     preview.wait_for(SIZE, left_only=True)
 
 
@@ -112,10 +112,10 @@ def test_follows_resizes_and_creates_nothing_between_them(preview: Preview) -> N
         if min(size) > 20:
             preview.wait_for(size)
         before = preview.objects_created()
-        preview.screen.press("v")
+        preview.screen.press("m")
         if min(size) > 20:
             preview.wait_for(size, left_only=True)
-        preview.screen.press("v")
+        preview.screen.press("m")
         assert preview.objects_created() == before
 
 
@@ -147,7 +147,7 @@ def test_a_lost_surface_is_made_again(preview: Preview, key: str) -> None:
     preview.wait_for(SIZE)
     preview.screen.press(key)
     preview.program.wait_for_line("recovered")
-    preview.screen.press("v")
+    preview.screen.press("m")
     preview.wait_for(SIZE, left_only=True)
     before = preview.objects_created()
     assert preview.objects_created() == before

@@ -7,12 +7,15 @@ import wgpu
 from engine import ops
 from engine.compile import compile_graph
 from engine.errors import GpuError, PlanError
-from engine.gpu import BufferRange, Gpu, Readback
+from engine.gpu import BufferRange, Gpu, Launch, Readback
 from engine.graph import Graph
 from engine.optim import HYPER, Adam, minimize
 from engine.session import Session
 
 pytestmark = pytest.mark.gpu
+
+FILL = """@group(0) @binding(0) var<storage, read_write> y: array<f32>;
+@compute @workgroup_size(1) fn main() { y[0] = 1.0; }"""
 
 
 def regression(gpu: Gpu) -> Session:
@@ -64,14 +67,14 @@ def test_the_count_sees_every_kind_of_creation(gpu: Gpu) -> None:
     assert gpu.objects_created > before, "queue reads hide a temporary buffer"
     before = gpu.objects_created
     whole = BufferRange(buffer, 0, 64)
-    source = "@compute @workgroup_size(1) fn main() { y[0] = 1.0; }"
-    source = "@group(0) @binding(0) var<storage, read_write> y: array<f32>;" + source
-    gpu.command(source, [], [whole], (1, 1, 1))
-    fresh = gpu.objects_created - before
-    assert fresh >= 5, "layout, pipeline layout, module, pipeline, bind group"
+    gpu.command(FILL, [], [whole], (1, 1, 1))
+    assert gpu.objects_created - before >= 3, "module, pipeline, bind group"
     before = gpu.objects_created
-    gpu.command(source, [], [whole], (1, 1, 1))
+    gpu.command(FILL, [], [whole], (1, 1, 1))
     assert gpu.objects_created - before == 1, "equal sources share all but the bind group"
+    before = gpu.objects_created
+    gpu.command(FILL + " // another", [], [whole], (1, 1, 1))
+    assert gpu.objects_created - before == 3, "equal bindings share their layouts"
 
 
 def test_readbacks_return_what_was_there_and_can_be_used_again(gpu: Gpu) -> None:
@@ -176,9 +179,49 @@ def test_packs_cover_every_tensor_of_their_kind(gpu: Gpu) -> None:
     assert session.pack("frozen") == []
 
 
+def test_runs_recorded_early_see_what_is_written_after_and_compute_the_same(
+    gpu: Gpu, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    early, late, optimizer = regression(gpu), regression(gpu), Adam(rate=0.1)
+    x = rng.uniform(-1, 1, (9, 6)).astype(np.float32)
+    early.load({"x": x, "target": x[:, :5]})
+    late.load({"x": x, "target": x[:, :5]})
+    losses = gpu.storage_buffer(16)
+    before = gpu.objects_created
+    for step in range(1, 9):
+        for session in (early, late):
+            session.write(HYPER, optimizer.hyper(step))
+        copy = gpu.device.create_command_encoder()
+        loss = early.range("loss")
+        copy.copy_buffer_to_buffer(loss.buffer, loss.offset, losses, 0, loss.size)
+        serial = early.run(behind=copy)
+        encoder = gpu.device.create_command_encoder()
+        late.encode(encoder)
+        assert gpu.submit(encoder) == serial + 1
+    assert gpu.objects_created == before
+    gpu.wait()
+    assert gpu.queue.read_buffer(losses, 0, 4) == late.read("loss").tobytes()
+    assert np.array_equal(early.read("weight"), late.read("weight"))
+    assert np.array_equal(early.read("loss"), late.read("loss"))
+
+    def refuse(_: object) -> None:
+        raise wgpu.GPUError("lost")
+
+    with monkeypatch.context() as lost:
+        lost.setattr(gpu.queue, "submit", refuse)
+        with pytest.raises(GpuError, match="the device refused work: lost"):
+            early.run()
+    early.run()
+    late.run()
+    assert np.array_equal(early.read("weight"), late.read("weight")), "refused work was not done"
+
+
 def test_invalid_shaders_name_the_kernel(gpu: Gpu) -> None:
+    sources = {"good": FILL + " // good", "broken": "fn main( {", "worse": "fn"}
+    whole = BufferRange(gpu.storage_buffer(16), 0, 16)
+    launches = [Launch(s, [], [whole], (1, 1, 1), label) for label, s in sources.items()]
     with pytest.raises(GpuError, match="kernel broken does not compile"):
-        gpu.command("fn main( {", [], [], (1, 1, 1), "broken")
+        gpu.commands(launches)
 
 
 def test_no_adapter_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:

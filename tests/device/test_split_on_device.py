@@ -147,7 +147,7 @@ FAMILIES: dict[str, tuple[Callable[[Graph], None], str]] = {
     "products": (products, "matmul_nt matmul_nn_5x"),
     "convolutions": (convolutions, "conv2d_nt conv2d_input_grad_nn_4x conv2d_weight_grad silu"),
     "attention": (attention, "attention_4x attention_grad_q attention_grad_kv attention_delta"),
-    "norms": (norms, "layer_norm layer_norm_grad rms_norm_grad norm_affine_grad sum"),
+    "norms": (norms, "layer_norm layer_norm_grad rms_norm_grad norm_affine_grad"),
     "reductions": (reductions, "sum max argmin put_at"),
     "softmaxes": (softmaxes, "softmax log_softmax softmax_grad row_losses cross_entropy_grad"),
     "pointwise": (pointwise, "tanh mul+silu permute concat pad slice"),

@@ -79,7 +79,8 @@ def test_the_seed_decides(
 def test_interrupted_training_says_how_to_go_on(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    file = tmp_path / "with space.safetensors"
+    file, weights = (tmp_path / f"{name} with space.safetensors" for name in ("all", "weights"))
+    run = ("train", *TINY, "--steps", str(STEPS), "--out", str(file), "--weights", str(weights))
     advance = Learner.advance
 
     def interrupted(learner: Learner, images: np.ndarray) -> list[float]:
@@ -89,7 +90,7 @@ def test_interrupted_training_says_how_to_go_on(
 
     with monkeypatch.context() as patch:
         patch.setattr(Learner, "advance", interrupted)
-        assert main(["train", *TINY, "--steps", str(STEPS), "--out", str(file)]) == 0
+        assert main([*run]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out.splitlines()[-1])["steps"] == 3
     assert load_checkpoint(file).metadata["step"] == "3"
@@ -97,6 +98,10 @@ def test_interrupted_training_says_how_to_go_on(
     assert command[:2] == ["python", "run.py"]
     assert result(capsys, *command[2:])["steps"] == STEPS
     assert file.read_bytes() == whole.read_bytes()
+    learnt, alone = load_checkpoint(file), load_checkpoint(weights)
+    assert alone.metadata == learnt.metadata
+    assert {*alone.tensors} == {name for name in learnt.tensors if name.startswith("decoder.")}
+    assert all(np.array_equal(learnt.tensors[n], value) for n, value in alone.tensors.items())
 
 
 def test_a_loss_that_is_not_finite_keeps_the_last_good_file(
@@ -211,7 +216,7 @@ def test_a_batch_beyond_the_device_is_one_clear_line(tmp_path: Path, capsys: Cap
 def test_losses_arrive_in_order_however_far_the_host_runs_ahead(
     gpu: Gpu, pace: Pace, rng: np.random.Generator
 ) -> None:
-    recipe, encoder = Recipe(20, batch=3, size=32, depth=1), open_encoder(None, 1)
+    recipe, encoder = Recipe(20, batch=3, size=32, depth=1), open_encoder("random", 1)
     images = rng.random((11, 3, 32, 32, 3), np.float32)
     results = []
     for how in (Pace(1, 1), pace):

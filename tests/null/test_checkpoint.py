@@ -175,9 +175,9 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
     assert "directory" in complaint(tmp_path)
 
 
-@pytest.mark.parametrize("dtype", ["I64", "I32", "U8", "BOOL"])
+@pytest.mark.parametrize("dtype", ["U64", "I32", "U8", "BOOL"])
 def test_integers_are_refused(dtype: str, path: Path) -> None:
-    size = {"I64": 8, "I32": 4}.get(dtype, 1)
+    size = {"U64": 8, "I32": 4}.get(dtype, 1)
     write_raw(path, {"ids": entry(dtype, [2], 2 * size)}, bytes(2 * size))
     message = complaint(path)
     assert "'ids'" in message and dtype in message

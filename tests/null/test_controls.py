@@ -10,8 +10,8 @@ import pytest
 
 from app.preview.actions import Action, Kind
 from app.preview.controls import MAX_IN_FLIGHT, Controls
-from app.preview.dashboard import MESSAGE_NS, REFRESH_NS, Dashboard
-from app.telemetry.rows import ChunkRow, FrameRow
+from app.preview.dashboard import MESSAGE_NS, REFRESH_NS, TRACE_POINTS, Dashboard
+from app.telemetry.rows import ChunkRow, FrameRow, QualityRow
 from app.tenancy.policy import FixedPolicy
 
 MS = 1_000_000
@@ -24,10 +24,11 @@ def stub(**state: object) -> Any:
 class Rig:
     def __init__(self, *, mirror: bool = True) -> None:
         self.tenant = stub(chunks=4, policy=FixedPolicy(2), training=True, mode="both")
+        self.infer = stub(before=False)
         self.scene = stub(hud_visible=True)
         self.mirror: Any = stub(view="both") if mirror else None
         self.dashboard = Dashboard()
-        self.controls = Controls(self.tenant, self.scene, self.mirror, self.dashboard)
+        self.controls = Controls(self.tenant, self.infer, self.scene, self.mirror, self.dashboard)
 
     def apply(self, kind: Kind, value: int = 0) -> str:
         """The message afterwards."""
@@ -77,6 +78,14 @@ def test_training_and_view() -> None:
         rig.apply(Kind.VIEW)
         views.append(rig.mirror.view)
     assert views == ["left", "both"]
+    assert (rig.apply(Kind.COMPARE), rig.infer.before) == (
+        "painting with the weights of the start",
+        True,
+    )
+    assert (rig.apply(Kind.COMPARE), rig.infer.before) == (
+        "painting with the newest weights",
+        False,
+    )
 
 
 def test_help_is_seen_without_the_hud_too() -> None:
@@ -175,3 +184,18 @@ def test_an_inference_ends_when_the_gpu_says_so() -> None:
     board.add_chunk(chunk("infer", 0, 10, 18))
     board.add_chunk(replace(chunk("infer", 1, 20, 40), end_ns=33 * MS))
     assert board.state().infer_ms == 23.0
+
+
+def test_the_held_out_curve_keeps_its_ends_however_long_it_gets() -> None:
+    board = Dashboard()
+    for ns in range(5 * TRACE_POINTS):
+        db = None if ns % 7 == 3 else float(ns)
+        board.add_quality(
+            QualityRow(
+                measured_ns=ns, step=ns, photo=0, photo_db=db, held_out_db=db, camera_db=None
+            )
+        )
+    curve = board.state().held_out
+    assert TRACE_POINTS / 3 < len(curve) <= TRACE_POINTS
+    assert curve[0] == (0, 0.0) and curve[-1] == (ns, float(ns))
+    assert list(curve) == sorted(curve) and all(time == db for time, db in curve)

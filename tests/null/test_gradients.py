@@ -53,8 +53,10 @@ def test_gradient_rule_of(op: str, rng: np.random.Generator) -> None:
 
 def test_ops_without_a_rule_say_so(rng: np.random.Generator) -> None:
     missing = sorted(set(values_of_ops()) - set(differentiable_ops()) - set(CUTS))
-    rewritten = ("fused", "packed_matmul", "strided")
-    assert all(name.endswith("_grad") or name in rewritten for name in missing), missing
+    rewritten = ("fused", "gated_matmul", "join_heads", "strided")
+    generating = ("cached_attention", "write_rows")
+    known = (*rewritten, *generating)
+    assert all(name.endswith("_grad") or name in known for name in missing), missing
     for name in missing:
         graph = Graph()
         sample = next(definition(name).samples())

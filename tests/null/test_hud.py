@@ -4,7 +4,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.scene.hud import BAD, GPU_BAR, GRAPH, TENANTS, HudState, number, render_hud
+from app.scene.hud import GPU_BAR, GRAPH, TENANTS, HudState, render_hud
+from app.scene.hud_canvas import BAD, GOOD, number
+from app.scene.hud_curve import CURVE
 from app.scene.panels import CAPTIONS
 from app.scene.text import caption_image, fit, text_surface, text_width
 
@@ -21,7 +23,8 @@ BUSY = HudState(
     train_steps=1234,
     steps_per_s=12.5,
     loss=0.0123,
-    psnr_db=21.0,
+    camera_db=21.0,
+    held_out=[(0, 20.0), (10**9, 20.5), (2 * 10**9, 23.0)],
     infer_ms=6.3,
     camera="photos",
     camera_age_ms=12.0,
@@ -78,6 +81,19 @@ def test_only_the_newest_frames_are_drawn_and_flags_stay_beside_their_frames() -
     assert late.size and late.min() > 0.98 * GRAPH[2] - 10
 
 
+def test_the_curve_rises_above_the_line_of_before_when_learning_helps() -> None:
+    x, y, width, height = (round(edge) for edge in CURVE)
+
+    def rows(last_db: float) -> np.ndarray:
+        """Rows of the newest quarter of the curve, below the labels."""
+        points = [(ns, 20.0 + (last_db - 20.0) * ns / 100) for ns in range(101)]
+        image = render_hud(replace(BUSY, held_out=points))
+        part = image[y + 34 : y + height, x + 3 * width // 4 : x + width, :3]
+        return np.argwhere((part == GOOD).all(-1))[:, 0]
+
+    assert rows(25.0).max() < height / 4 < height / 3 < rows(15.0).min()
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -90,7 +106,10 @@ def test_only_the_newest_frames_are_drawn_and_flags_stay_beside_their_frames() -
         {"policy": "fixed"},
         {"job": "train"},
         {"loss": math.nan},
-        {"psnr_db": 30.0},
+        {"camera_db": 30.0},
+        {"before": True},
+        {"held_out": [(0, 20.0), (10**9, 21.5), (2 * 10**9, 23.0)]},
+        {"held_out": ()},
         {"infer_ms": None},
         {"gpu_share": {"render": 0.5, "train": 0.2}},
         {"camera_age_ms": None},
@@ -108,7 +127,7 @@ def test_every_field_shows(change: dict) -> None:
 
 @pytest.mark.parametrize("before, after", [(0.00712, 0.00713), (3.1e-9, 3.2e-9), (1e9, 1.1e9)])
 def test_tiles_show_every_digit(before: float, after: float) -> None:
-    for field in ("loss", "psnr_db", "infer_ms", "steps_per_s"):
+    for field in ("loss", "camera_db", "infer_ms", "steps_per_s"):
         images = [render_hud(replace(BUSY, **{field: value})) for value in (before, after)]
         assert (images[0] != images[1]).any()
 
@@ -141,6 +160,8 @@ def test_help_covers_the_dashboard_without_hiding_lines() -> None:
         replace(BUSY, camera="tab\tnull\0newline\n☃", policy="p" * 300, job="j" * 300),
         replace(BUSY, train_steps=10**12, missed=10**9, steps_per_s=math.inf, loss=-math.inf),
         replace(BUSY, help_lines=["w" * 500] * 60),
+        replace(BUSY, held_out=[(5, math.nan), (6, 3.0), (6, -1e9), (6, math.inf)]),
+        replace(BUSY, held_out=[(6, 3.0)]),
         replace(BUSY, gpu_share={"render": 0.0, "train": 1e-9, "somebody": 0.1}),
     ],
 )

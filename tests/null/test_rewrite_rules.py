@@ -54,6 +54,55 @@ def gate_and_up(graph: Graph, order: tuple[int, int], shape: tuple[int, int] = (
     return ops.swiglu(gate, up)
 
 
+def by_head(x: Node, heads: int) -> Node:
+    """Columns of [tokens, heads * width] as [heads, tokens, width], or the same of images."""
+    *images, tokens, columns = x.shape
+    split = ops.reshape(x, (*images, tokens, heads, columns // heads))
+    order = (1, 0, 2) if not images else (0, 2, 1, 3)
+    return ops.reshape(ops.permute(split, order), (-1, tokens, columns // heads))
+
+
+def by_token(x: Node, images: int = 1) -> Node:
+    """The way back of `by_head`."""
+    tokens, width = x.shape[1:]
+    split = ops.reshape(x, (images, -1, tokens, width))
+    return ops.reshape(ops.permute(split, (0, 2, 1, 3)), (images * tokens, -1))
+
+
+def turned_heads(graph: Graph, x: Node, heads: int) -> Node:
+    angles = [value(graph, x.shape[-2], x.shape[-1] // heads // 2) for _ in range(2)]
+    return ops.rope(by_head(x, heads), *angles)
+
+
+def self_attention(graph: Graph, between: int = 0) -> Node:
+    """Turned queries and keys and plain values from three products, 2 query heads per key head."""
+    x, after = source(graph, 5, 64), []
+    for name, rows in (("q", 16), ("k", 8), ("v", 8)):
+        after.append(ops.linear(x, weight(graph, name, rows, 64)))
+        if between and name == "q":
+            graph.output("bias", ops.gelu(weight(graph, "between", between)))
+    q, k = turned_heads(graph, after[0], 4), turned_heads(graph, after[1], 2)
+    return by_token(ops.attention(q, k, by_head(after[2], 2), causal=True))
+
+
+def norm_gradient(graph: Graph, *, plus: Node | None = None) -> Node:
+    x, statistics, g = source(graph, 3, 8), source(graph, 3, 2), source(graph, 3, 8)
+    inputs = [x, statistics, g, *([] if plus is None else [plus])]
+    return graph.add("rms_norm_grad", inputs, eps=1e-2, plus=plus is not None)
+
+
+def joined(graph: Graph, *, turned: int = 0) -> Node:
+    parts = [source(graph, 2, 3, 4), source(graph, 1, 3, 4)]
+    angles = [value(graph, 3, 2) for _ in range(2)] if turned else []
+    attrs = {"images": 1, "turned": turned, "inverse": True}
+    return graph.add("join_heads", [*parts, *angles], **attrs)
+
+
+def turned_columns(graph: Graph, x: Node) -> Node:
+    angles = [value(graph, 3, 2) for _ in range(2)]
+    return graph.add("rope_columns", [x, *angles], turned=8, inverse=True)
+
+
 def used_twice(graph: Graph, y: Node) -> Node:
     """The value is an output by itself, so no other kernel can make it go away."""
     graph.output(f"kept{len(graph.nodes)}", y)
@@ -142,9 +191,20 @@ APPLIES: dict[str, list[Build]] = {
             ops.matmul(source(g, 3, 5), source(g, 4, 3), transpose_a=True, transpose_b=True), (1, 0)
         ),
     ],
+    "attention by column": [
+        self_attention,
+        lambda g: self_attention(g, 64),
+        lambda g: by_token(ops.attention(*(by_head(source(g, 2, 3, 8), 2) for _ in range(3))), 2),
+    ],
+    "joined and turned": [lambda g: turned_columns(g, joined(g))],
+    "norm gradient added": [
+        lambda g: ops.add(source(g, 3, 8), norm_gradient(g)),
+        lambda g: ops.add(ops.reshape(norm_gradient(g), (24,)), source(g, 24)),
+    ],
     "packed gate and up": [
         lambda g: gate_and_up(g, (0, 1)),
     ],
+    "gated product": [lambda g: gate_and_up(g, (0, 1))],
     "packed siblings": [
         lambda g: heads(siblings(g)),
         lambda g: heads(siblings(g, 64)[1:]),
@@ -208,10 +268,39 @@ MUST_NOT: dict[str, list[Build]] = {
             used_twice(g, ops.matmul(source(g, 9, 30), source(g, 30, 9))), (1, 0)
         ),
     ],
+    # The result stays by head; an operand is by head already; images lie behind tokens.
+    "attention by column": [
+        lambda g: ops.attention(*(by_head(source(g, 3, 8), 2) for _ in range(3))),
+        lambda g: by_token(
+            ops.attention(source(g, 2, 3, 4), *(by_head(source(g, 3, 8), 2) for _ in range(2)))
+        ),
+        lambda g: by_token(
+            ops.attention(
+                *(ops.permute(source(g, 3, 4, 2), (1, 0, 2)) for _ in range(2)),
+                ops.permute(source(g, 4, 2, 3), (0, 2, 1)),
+            )
+        ),
+    ],
+    "joined and turned": [lambda g: turned_columns(g, joined(g, turned=4))],
+    "norm gradient added": [
+        lambda g: ops.add(source(g, 3, 8), norm_gradient(g, plus=source(g, 3, 8))),
+        lambda g: ops.add(source(g, 2, 3, 8), norm_gradient(g)),
+        lambda g: ops.add(source(g, 3, 8), used_twice(g, norm_gradient(g))),
+    ],
     # The wrong order in memory, and sizes that are no multiples of the alignment.
     "packed gate and up": [
         lambda g: gate_and_up(g, (1, 0)),
         lambda g: gate_and_up(g, (0, 1), (6, 7)),
+    ],
+    # An odd width, and a product that something else reads.
+    "gated product": [
+        lambda g: gate_and_up(g, (0, 1), (5, 64)),
+        lambda g: ops.swiglu_concat(
+            used_twice(
+                g,
+                g.add("packed_matmul", [source(g, 5, 8), *(source(g, 6, 8) for _ in range(2))]),
+            )
+        ),
     ],
     # Not neighbours; copies for whom a whole is no help; weights that are no parameters.
     "packed siblings": [
@@ -277,7 +366,13 @@ def test_rule(rule: str, build: Build, applies: bool) -> None:
     assert all(applied.after <= applied.before for applied in trace)
 
 
-@pytest.mark.parametrize(("rule", "build", "applies"), CASES)
+OF_GRADIENTS = ("joined and turned", "norm gradient added")
+"""Rules of ops that only gradients have, and that have none themselves."""
+
+
+@pytest.mark.parametrize(
+    ("rule", "build", "applies"), [case for case in CASES if case.values[0] not in OF_GRADIENTS]
+)
 def test_gradients_survive(rule: str, build: Build, applies: bool) -> None:
     graph = Graph()
     y = build(graph)

@@ -320,7 +320,7 @@ def test_a_failed_write_leaves_the_old_file_whole(
 # -- recorder --
 
 
-def test_a_finished_run_has_all_four_files(tmp_path: Path) -> None:
+def test_a_finished_run_has_all_its_files(tmp_path: Path) -> None:
     out = tmp_path / "deep" / "run"
     recorder = Recorder(out, {"hz": 90.0, "out": out, "bad": math.nan})
     assert strict_json(out / "run.json")["outcome"] == "incomplete"
@@ -343,7 +343,8 @@ def test_a_finished_run_has_all_four_files(tmp_path: Path) -> None:
     written = strict_json(out / "summary.json")
     assert list(written) == CONTRACT_KEYS
     assert (written["frames"], written["chunks"], written["loss_last"]) == (199, 4, None)
-    assert sorted(os.listdir(out)) == ["chunks.jsonl", "frames.jsonl", "run.json", "summary.json"]
+    rows = ["chunks.jsonl", "frames.jsonl", "quality.jsonl"]
+    assert sorted(os.listdir(out)) == [*rows, "run.json", "summary.json"]
     assert recorder.warning is None
 
 

@@ -72,7 +72,7 @@ def complaint(path: Path) -> str:
     ("value", "named"),
     [
         (torch.nn.Linear(2, 2), "('torch.nn.modules.linear.Linear'): save the state_dict() alone"),
-        ({"steps": torch.ones(2, dtype=torch.int64)}, "'torch.LongStorage'"),
+        ({"steps": torch.ones(2, dtype=torch.int32)}, "'torch.IntStorage'"),
         ({"model": {"weight": torch.ones(2)}}, "is not tensors by name"),
         ({"weight": torch.ones(2), "epoch": 3}, "is not tensors by name"),
         ([torch.ones(2)], "is not tensors by name"),

@@ -14,13 +14,14 @@ LEFT, RIGHT = "/user/hand/left/", "/user/hand/right/"
 HANDS = (LEFT, RIGHT)
 
 CHUNKS_UP, CHUNKS_DOWN = "chunks_up", "chunks_down"
-RESET_VIEW = "reset_view"
+RESET_VIEW, COMPARE = "reset_view", "compare"
 TITLES = {
     CHUNKS_UP: "More chunks per job",
     CHUNKS_DOWN: "Fewer chunks per job",
     "policy": "Next chunk policy",
     "train": "Training on or off",
     "record": "Start or stop recording",
+    COMPARE: "Painted before learning, or after",
     RESET_VIEW: "Reset the view",
 }
 """Buttons and what a runtime's settings call them."""
@@ -74,6 +75,7 @@ PROFILES = (
             CHUNKS_UP: LEFT + "input/y/click",
             CHUNKS_DOWN: LEFT + "input/x/click",
             "record": LEFT + "input/thumbstick/click",
+            COMPARE: LEFT + "input/menu/click",
             "policy": RIGHT + "input/b/click",
             "train": RIGHT + "input/a/click",
             RESET_VIEW: RIGHT + "input/thumbstick/click",
@@ -86,6 +88,7 @@ PROFILES = (
             CHUNKS_UP: LEFT + "input/b/click",
             CHUNKS_DOWN: LEFT + "input/a/click",
             "record": LEFT + "input/thumbstick/click",
+            COMPARE: LEFT + "input/trackpad/force",
             "policy": RIGHT + "input/b/click",
             "train": RIGHT + "input/a/click",
             RESET_VIEW: RIGHT + "input/thumbstick/click",
@@ -98,6 +101,7 @@ PROFILES = (
             CHUNKS_UP: LEFT + "input/trackpad/click",
             CHUNKS_DOWN: LEFT + "input/thumbstick/click",
             "record": LEFT + "input/menu/click",
+            COMPARE: LEFT + "input/trigger/value",
             "policy": RIGHT + "input/menu/click",
             "train": RIGHT + "input/trackpad/click",
             RESET_VIEW: RIGHT + "input/thumbstick/click",

@@ -1,0 +1,1 @@
+"""The pretrain command: an encoder of one's own from photographs, without labels."""

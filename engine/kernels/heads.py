@@ -1,0 +1,105 @@
+"""Generators for matrices of tokens whose columns hold heads side by side, [images * tokens, heads
+* width]: heads put there from tensors of their own, and rotary positions applied meanwhile.
+
+Roofline: bandwidth, one read and one write per element, two reads where heads are turned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.kernels.splits import Given, Splits
+from engine.kernels.wgsl import Kernel, bindings, linear_grid, linear_main, with_erf
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Rotary positions of the heads in the first `columns` columns; `inverse`: backwards."""
+
+    columns: int
+    inverse: bool
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """`rows` tokens of all images, `tokens` per image, with heads of `width` columns each."""
+
+    rows: int
+    tokens: int
+    columns: int
+    width: int
+
+    @property
+    def scale(self) -> int:
+        """Elements of one number, or of four where also the halves of heads are read as vec4."""
+        return 4 if self.width % 8 == 0 else 1
+
+    @property
+    def kind(self) -> str:
+        """WGSL element type of all buffers."""
+        return "vec4<f32>" if self.scale == 4 else "f32"
+
+
+def turned(t: Tokens, turn: Turn, splits: Splits | None) -> Kernel:
+    """Y of the shape of x from x, cos and sin [tokens, width / 2].
+
+    With `splits` their operands come in the place of x, which is the first result.
+    """
+    x = Given("x", t.kind, splits)
+    lines = [x.finish("i"), "var value = x[i];", *_turning(t, turn, x, "i")]
+    return _kernel("rope", t, [x], lines, turn)
+
+
+def joined(t: Tokens, heads: Sequence[int], turn: Turn | None) -> Kernel:
+    """Y [rows, columns] from parts [images * heads, tokens, width], and cos and sin if `turn`."""
+    width = t.width // t.scale
+    lines = [f"var value = {t.kind}();"]
+    start = 0
+    for k, count in enumerate(heads):
+        head = f"row / {t.tokens}u * {count}u + (column - {start}u) / {width}u"
+        part = [
+            f"let at = (({head}) * {t.tokens}u + row % {t.tokens}u) * {width}u"
+            f" + column % {width}u;",
+            f"value = x{k}[at];",
+        ]
+        if turn is not None and start * t.scale < turn.columns:
+            part += _turning(t, turn, Given(f"x{k}", t.kind), "at")
+        begin, start = start, start + count * width
+        lines.append(f"if (column >= {begin}u && column < {start}u) {{")
+        lines += [*part, "}"]
+    parts = [Given(f"x{k}", t.kind) for k in range(len(heads))]
+    return _kernel("join_heads", t, parts, lines, turn)
+
+
+def _turning(t: Tokens, turn: Turn, x: Given, at: str) -> list[str]:
+    """Turn `value`, element `at` of a buffer: low c - high s, or high c + low s."""
+    half = t.width // 2 // t.scale
+    sign = "select(1.0, -1.0, upper)" if turn.inverse else "select(-1.0, 1.0, upper)"
+    lines = [
+        f"let j = column % {2 * half}u;",
+        f"let upper = j >= {half}u;",
+        f"let angle = row % {t.tokens}u * {half}u + select(j, j - {half}u, upper);",
+        f"let opposite = select({at} + {half}u, {at} - {half}u, upper);",
+        f"let other = {x.at('opposite')};",
+        f"value = value * cosine[angle] + other * sine[angle] * {sign};",
+    ]
+    if turn.columns == t.columns:
+        return lines
+    return [f"if (column < {turn.columns // t.scale}u) {{", *lines, "}"]
+
+
+def _kernel(
+    label: str, t: Tokens, parts: Sequence[Given], lines: Sequence[str], turn: Turn | None
+) -> Kernel:
+    columns = t.columns // t.scale
+    count = t.rows * columns
+    head = [f"let row = i / {columns}u;", f"let column = i % {columns}u;"]
+    reads = [binding for part in parts for binding in part.reads()]
+    reads += [("cosine", t.kind), ("sine", t.kind)] if turn else []
+    writes = [binding for part in parts for binding in part.writes()]
+    source = bindings(reads, [*writes, ("y", t.kind)])
+    source += "".join(part.function() for part in parts)
+    source += linear_main(count, 64, "\n".join([*head, *lines, "y[i] = value;"]))
+    flops = (3 * t.rows * turn.columns if turn else 0) + sum(part.flops for part in parts)
+    return Kernel(label, with_erf(source), linear_grid(count, 64), flops)

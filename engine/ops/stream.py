@@ -1,0 +1,29 @@
+"""Lowering of kernels in which rows stream past others: one launch, or parts and their merge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.kernels.attention import kernel
+from engine.kernels.streaming import Stream
+from engine.kernels.streaming_parts import merged, part_shapes, partial
+from engine.lower import Lowering, Operand
+from engine.specialize import DeviceFacts
+from engine.specialize_attention import choose_attention
+
+
+def lower_stream(to: Lowering, program: Stream, reads: Sequence[Operand], *writes: Operand) -> None:
+    """Append the launches of a program; operands are in the binding order of its kernel."""
+    choice = choose_attention(program.key, to.facts)
+    if choice.splits == 1:
+        to.dispatch(kernel(program, choice), reads, *writes)
+        return
+    parts = [to.scratch(shape) for shape in part_shapes(program, choice.splits)]
+    to.dispatch(kernel(partial(program), choice), reads, *parts)
+    to.dispatch(merged(program, choice.splits), parts, *writes)
+
+
+def sum_lanes(width: int, facts: DeviceFacts) -> int:
+    """Invocations that share one row of a head in `engine.kernels.attention.delta`."""
+    elements = width // 4 if width % 4 == 0 else width
+    return 1 if facts.is_cpu else min(32, 1 << max(0, elements - 1).bit_length())

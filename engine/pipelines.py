@@ -1,0 +1,82 @@
+"""Compute pipelines of one device: equal programs share one, new ones compile side by side.
+
+A driver may take tens of milliseconds for each, and does not mind threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import wgpu
+
+from engine.errors import GpuError
+
+
+@dataclass(frozen=True)
+class Program:
+    """A compute shader with the number of its bindings and its overridable constants.
+
+    Bindings are group 0: `reads` read-only storage buffers, then `writes` writable ones.
+    """
+
+    source: str
+    reads: int
+    writes: int
+    overrides: frozenset[tuple[str, int]] = frozenset()
+    label: str = field(default="", compare=False)
+
+
+class Pipelines:
+    """Creates pipelines and keeps them; pipelines with equal bindings have the same layout."""
+
+    def __init__(self, device: wgpu.GPUDevice) -> None:
+        self._device = device
+        self._layouts: dict[tuple[int, int], tuple[Any, Any]] = {}
+        self._made: dict[Program, wgpu.GPUComputePipeline] = {}
+
+    def make(self, programs: Collection[Program]) -> None:
+        """Compile what is not there yet.
+
+        Raises GpuError with the compiler's message for the first program that is invalid.
+        """
+        missing = [program for program in dict.fromkeys(programs) if program not in self._made]
+        for program in missing:
+            self.layout(program)
+        if missing:
+            with ThreadPoolExecutor() as pool:
+                self._made.update(zip(missing, pool.map(self._compile, missing), strict=True))
+
+    def pipeline(self, program: Program) -> wgpu.GPUComputePipeline:
+        """The pipeline of a program that was made."""
+        return self._made[program]
+
+    def layout(self, program: Program) -> wgpu.GPUBindGroupLayout:
+        """The layout of a program's bind groups."""
+        key = (program.reads, program.writes)
+        if key not in self._layouts:
+            kinds = ["read-only-storage"] * program.reads + ["storage"] * program.writes
+            entries = [
+                {"binding": i, "visibility": wgpu.ShaderStage.COMPUTE, "buffer": {"type": kind}}
+                for i, kind in enumerate(kinds)
+            ]
+            groups = self._device.create_bind_group_layout(entries=entries)
+            whole = self._device.create_pipeline_layout(bind_group_layouts=[groups])
+            self._layouts[key] = groups, whole
+        return self._layouts[key][0]
+
+    def _compile(self, program: Program) -> wgpu.GPUComputePipeline:
+        _, layout = self._layouts[program.reads, program.writes]
+        constants = dict(program.overrides)
+        try:
+            module = self._device.create_shader_module(code=program.source, label=program.label)
+            return self._device.create_compute_pipeline(
+                layout=layout,
+                compute={"module": module, "entry_point": "main", "constants": constants},
+                label=program.label,
+            )
+        except wgpu.GPUError as error:
+            label = program.label or "?"
+            raise GpuError(f"kernel {label} does not compile: {error}") from error

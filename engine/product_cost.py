@@ -1,0 +1,66 @@
+"""How long a tiled matrix product takes: the model by which its tile and its parts are chosen.
+
+A multiprocessor holds its share of the workgroups at once. In a step along k each of them waits
+once for memory, all together, and then they share the arithmetic units. Splitting k makes more
+and shorter workgroups, so that no multiprocessor is idle, and costs a second launch.
+
+The constants are a fit to 960 measurements of 41 products of the five workloads on a GPU of 132
+multiprocessors (docs/measurements.md). Another GPU has other times, but what matters here are
+ratios, and where a device is smaller, the same choices keep it busy; it may sum parts that it could
+do without, and `tune` finds out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from engine.specialize import MatmulChoice, MatmulKey
+
+MULTIPROCESSORS = 128
+"""Of the devices to keep busy: current discrete GPUs have 80 to 140."""
+LAUNCH_US = 1.9
+SUM_US = 2.4
+"""The second launch of a split product, its bytes aside."""
+SUM_BYTES_PER_US = 3.5e6
+
+
+@dataclass(frozen=True)
+class TileSpeed:
+    """What a tile reaches on the whole device in the long run, and what each step waits for."""
+
+    flops_per_us: float
+    step_us: float
+
+
+SPEEDS = {
+    (128, 64, 16): TileSpeed(39e6, 0.5),
+    (64, 64, 16): TileSpeed(40e6, 0.62),
+    (64, 64, 32): TileSpeed(30e6, 0.2),
+    (32, 32, 32): TileSpeed(27e6, 0.41),
+}
+"""By extents along m, n and k."""
+
+
+def predicted_us(key: MatmulKey, choice: MatmulChoice) -> float:
+    """Microseconds of a product by one of the tiles in SPEEDS."""
+    c = choice
+    speed = SPEEDS[c.tile_m, c.tile_n, c.tile_k]
+    groups = key.batch * ceil(key.m / c.tile_m) * ceil(key.n / c.tile_n) * c.split_k
+    # Between the mean and the fullest: the last workgroups of a launch run beside fewer others.
+    mean = groups / MULTIPROCESSORS
+    share = max(1.0, (mean + ceil(mean)) / 2)
+    flops = 2 * c.tile_m * c.tile_n * c.tile_k
+    step_us = speed.step_us + share * flops * MULTIPROCESSORS / speed.flops_per_us
+    steps = ceil(ceil(key.k / c.tile_k) / c.split_k)
+    product_us = LAUNCH_US + steps * step_us
+    if c.split_k == 1:
+        return product_us
+    return product_us + SUM_US + parts_bytes(key, c.split_k + 1) / SUM_BYTES_PER_US
+
+
+def parts_bytes(key: MatmulKey, count: int) -> int:
+    """Bytes of `count` partial products."""
+    return 4 * count * key.batch * key.m * key.n
