@@ -9,7 +9,6 @@ however the chunks of both interleave. A second copy keeps the weights of the st
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,13 +17,15 @@ import numpy as np
 import wgpu
 
 from app.encoder import open_encoder
+from app.pixels import to_unit
 from app.start import choose_start, has_state
 from engine.chunks import estimated_costs
 from engine.compile import compile_graph
-from engine.gpu import BufferRange, Gpu, Readback
+from engine.gpu import BufferRange, Gpu
 from engine.kernel_table import load_table
 from engine.optim import HYPER, Optimizer
 from engine.profile import measured_costs
+from engine.readback import Readback
 from engine.session import Session
 from engine.split import split_plan
 from models.dinov3 import DEFAULT_DEPTH, WIDTH
@@ -269,21 +270,6 @@ class Saver:
             return None
         packs, self._arrived = self._arrived, []
         return self.network.checkpoint_tensors(packs)
-
-
-def to_unit(image: np.ndarray) -> np.ndarray:
-    """uint8 -> f32 in 0..1."""
-    return image.astype(np.float32) * np.float32(1 / 255)
-
-
-def psnr_db(mse: float) -> float:
-    """Peak signal-to-noise ratio for signals in 0..1; infinite for identical images."""
-    return -10 * math.log10(mse) if mse > 0 else math.inf
-
-
-def finite_db(mse: float) -> float | None:
-    """The same; None where there is no finite figure: identical images, or broken ones."""
-    return psnr_db(mse) if 0 < mse < math.inf else None
 
 
 def _only(ranges: list[BufferRange]) -> BufferRange:

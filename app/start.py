@@ -36,24 +36,9 @@ class Start:
     """Weights, perhaps with optimiser state; None: random ones."""
 
     @property
-    def adapts(self) -> bool:
-        """Whether it begins with a trained decoder, which has something to forget."""
-        return self.optimizer is ADAPTING
-
-    @property
     def step(self) -> int:
-        """Steps that the optimiser state has learnt; 0 without one.
-
-        Raises CheckpointError when the file does not tell.
-        """
-        if self.file is None or not has_state(self.file):
-            return 0
-        text = self.file.metadata.get("step", "")
-        if not text.isdecimal():
-            raise CheckpointError(
-                f"{self.file.path} does not say how many steps it has learnt: '{text}'"
-            )
-        return int(text)
+        """Steps that the optimiser state has learnt; 0 without one. Raises CheckpointError."""
+        return 0 if self.file is None else steps_learnt(self.file)
 
 
 def choose_start(checkpoint: Path | None, encoder: Encoder, *, shipped: bool) -> Start:
@@ -76,6 +61,19 @@ def choose_start(checkpoint: Path | None, encoder: Encoder, *, shipped: bool) ->
 def has_state(file: Checkpoint) -> bool:
     """Whether it holds an optimiser's moments."""
     return any(name.startswith("adam_m.") for name in file.tensors)
+
+
+def steps_learnt(file: Checkpoint) -> int:
+    """Steps that the optimiser state in a file has learnt; 0 without one.
+
+    Raises CheckpointError when the file does not tell.
+    """
+    if not has_state(file):
+        return 0
+    text = file.metadata.get("step", "")
+    if not text.isdecimal():
+        raise CheckpointError(f"{file.path} does not say how many steps it has learnt: '{text}'")
+    return int(text)
 
 
 def _resumed(file: Checkpoint, encoder: Encoder) -> Start:

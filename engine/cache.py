@@ -9,11 +9,10 @@ import hashlib
 import inspect
 import logging
 import os
-import struct
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -75,16 +74,16 @@ def fingerprint(graph: Graph, options: Mapping[str, Any]) -> str:
 
     Raises GraphError for an attribute or option whose value has no canonical form.
     """
-    digest = hashlib.sha256()
-    _feed(digest, [generator_version(), sys.version, np.__version__])
+    parts = [_canonical([generator_version(), sys.version, np.__version__])]
     for node in graph.nodes:
         inputs = tuple(value.id for value in node.inputs)
-        _feed(digest, (node.op, inputs, node.type, node.attrs))
+        kind = node.type
+        parts.append(f"{node.op!r}{inputs}{kind.dtype!r}{kind.shape}{_canonical(node.attrs)}")
     for named in (graph.outputs, graph.gradients):
-        _feed(digest, [(name, node.id) for name, node in named.items()])
-    _feed(digest, [effect.id for effect in graph.effects])
-    _feed(digest, options)
-    return digest.hexdigest()
+        parts.append(_canonical([(name, node.id) for name, node in named.items()]))
+    parts.append(_canonical([effect.id for effect in graph.effects]))
+    parts.append(_canonical(options))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 @functools.cache
@@ -93,48 +92,36 @@ def generator_version() -> str:
     root = Path(__file__).parent
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
-        _feed(digest, (path.relative_to(root).as_posix(), path.read_bytes()))
+        content = path.read_bytes()
+        digest.update(_canonical((path.relative_to(root).as_posix(), len(content))).encode())
+        digest.update(content)
     return digest.hexdigest()
 
 
-class _Digest(Protocol):
-    def update(self, data: bytes, /) -> None: ...
+_LEAVES = frozenset((bool, int, float, str, bytes, type(None)))
 
 
-def _feed(digest: _Digest, value: Any) -> None:
-    """Hash a value so that values which differ in type or content feed different bytes.
+def _canonical(value: Any) -> str:
+    """One line of text that differs for values which differ in type or content.
 
-    Everything is preceded by its type and its length, so no two sequences run together alike.
+    Python's own `repr` is that for plain values, and the rest is built from it.
     """
+    if type(value) in _LEAVES:
+        return repr(value)
     match value:
-        case bool() | int() | None:
-            _leaf(digest, type(value).__name__, repr(value).encode())
-        case float():
-            _leaf(digest, "float", struct.pack("<d", value))
-        case str():
-            _leaf(digest, "str", value.encode("utf-8", "surrogatepass"))
-        case bytes():
-            _leaf(digest, "bytes", value)
         case tuple() | list():
-            _leaf(digest, type(value).__name__, str(len(value)).encode())
-            for element in value:
-                _feed(digest, element)
+            return f"{type(value).__name__}({','.join(map(_canonical, value))})"
         case Mapping():
-            _leaf(digest, "mapping", str(len(value)).encode())
-            for key in sorted(value):
-                _feed(digest, (key, value[key]))
+            items = (f"{_canonical(key)}:{_canonical(value[key])}" for key in sorted(value))
+            return f"{{{','.join(items)}}}"
         case np.ndarray() | np.generic() if value.dtype != object:
-            _leaf(digest, f"{value.dtype.str} {value.shape}", value.tobytes())
+            digest = hashlib.sha256(value.tobytes()).hexdigest()
+            return f"array({value.dtype.str!r},{value.shape},{digest})"
         case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
             fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-            _feed(digest, (type(value).__qualname__, fields))
+            return f"{type(value).__qualname__}{_canonical(fields)}"
         case _:
             raise GraphError(f"a {type(value).__name__} has no fingerprint; use plain values")
-
-
-def _leaf(digest: _Digest, kind: str, content: bytes) -> None:
-    digest.update(f"{kind}:{len(content)}:".encode())
-    digest.update(content)
 
 
 def _all_from_the_engine(graph: Graph) -> bool:

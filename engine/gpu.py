@@ -1,8 +1,8 @@
 """The device: opening it, its facts, creation counting, submission and completion tracking.
 
-The only file that knows which WebGPU implementation runs (wgpu-native through wgpu-py). Objects
-are made once through the public API; the frame loop replays them through raw library calls,
-which cost a third of the wrapped ones.
+With `engine.readback` and `engine.bind_groups` the only file that knows which WebGPU implementation
+runs (wgpu-native through wgpu-py). Objects are made once, but for bind groups through the public
+API; the frame loop replays them through raw library calls, which cost a third of the wrapped ones.
 
 Completion is tracked with raw `wgpuQueueOnSubmittedWorkDone` callbacks and non-waiting polls.
 wgpu-py's own promises start a thread that waits inside the library, and a submit made meanwhile
@@ -16,16 +16,17 @@ import os
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from functools import wraps
 from threading import Lock
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import wgpu
 
+from engine.bind_groups import BindGroups, BufferRange
 from engine.errors import GpuError, first_line
+from engine.library_types import know_types
 from engine.pipelines import Pipelines, Program
 from engine.specialize import DeviceFacts
 
@@ -68,27 +69,16 @@ def prepare_instance() -> None:
     global _instance_ready
     if _instance_ready:
         return
+    from wgpu.backends.wgpu_native._ffi import ffi
     from wgpu.backends.wgpu_native.extras import set_instance_extras
 
+    know_types(ffi)
     if sys.platform.startswith("linux"):
         os.environ.setdefault("XDG_RUNTIME_DIR", "/tmp")
         set_instance_extras(
             backends=["Vulkan"], flags=["Default", "AutomaticTimestampNormalization"]
         )
     _instance_ready = True
-
-
-@dataclass(frozen=True)
-class BufferRange:
-    """Bytes `offset` .. `offset + size` of a GPU buffer."""
-
-    buffer: wgpu.GPUBuffer
-    offset: int
-    size: int
-
-    def binding(self) -> dict[str, Any]:
-        """The range as a bind group's resource."""
-        return {"buffer": self.buffer, "offset": self.offset, "size": self.size}
 
 
 def _adapter(wanted: str) -> wgpu.GPUAdapter:
@@ -114,21 +104,12 @@ def _adapter(wanted: str) -> wgpu.GPUAdapter:
 
 @dataclass(frozen=True)
 class Launch:
-    """A compute kernel, what it binds (read-only ranges, then writable ones) and its grid."""
+    """A compute program, what it binds (read-only ranges, then writable ones) and its grid."""
 
-    source: str
+    program: Program
     reads: Sequence[BufferRange]
     writes: Sequence[BufferRange]
     grid: tuple[int, int, int]
-    label: str = ""
-    overrides: Mapping[str, int] = field(default_factory=dict)
-    """Values of the shader's overridable constants, by name."""
-
-    @property
-    def program(self) -> Program:
-        """What is compiled."""
-        overrides = frozenset(self.overrides.items())
-        return Program(self.source, len(self.reads), len(self.writes), overrides, self.label)
 
 
 class Command(NamedTuple):
@@ -166,6 +147,7 @@ class Gpu:
         )
         self._count_creations()
         self._pipelines = Pipelines(device)
+        self._bind_group = self._counting("bind_group", BindGroups(device).make)
 
     @staticmethod
     def open() -> Gpu:
@@ -226,14 +208,24 @@ class Gpu:
         usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
         return self.device.create_buffer(size=max(16, nbytes), usage=usage, label=label)
 
+    def compile(self, programs: Collection[Program]) -> None:
+        """Begin to compile what is not there yet, in threads of its own; `commands` waits for it.
+
+        Programs that are equal share one pipeline.
+        """
+        self._pipelines.begin(programs)
+
     def commands(self, launches: Sequence[Launch]) -> list[Command]:
-        """Compile and bind kernels; pipelines are shared between equal programs.
+        """Compile and bind programs.
 
         Raises GpuError with the compiler's message when the WGSL is invalid.
         """
-        programs = [launch.program for launch in launches]
-        self._pipelines.make(programs)
-        return [self._bind(*each) for each in zip(launches, programs, strict=True)]
+        self.compile([launch.program for launch in launches])
+        groups = [self._bind(launch) for launch in launches]
+        return [
+            Command(self._pipelines.raw(launch.program), group._internal, *launch.grid, group)
+            for launch, group in zip(launches, groups, strict=True)
+        ]
 
     def command(
         self,
@@ -244,16 +236,12 @@ class Gpu:
         label: str = "",
     ) -> Command:
         """A single kernel, as `commands`."""
-        return self.commands([Launch(source, reads, writes, grid, label)])[0]
+        program = Program(source, len(reads), len(writes), label=label)
+        return self.commands([Launch(program, reads, writes, grid)])[0]
 
-    def _bind(self, launch: Launch, program: Program) -> Command:
-        ranges = enumerate([*launch.reads, *launch.writes])
-        group = self.device.create_bind_group(
-            layout=self._pipelines.layout(program),
-            entries=[{"binding": i, "resource": r.binding()} for i, r in ranges],
-        )
-        pipeline = self._pipelines.pipeline(program)
-        return Command(pipeline._internal, group._internal, *launch.grid, group)
+    def _bind(self, launch: Launch) -> wgpu.GPUBindGroup:
+        layout = self._pipelines.layout(launch.program)
+        return self._bind_group(layout, [*launch.reads, *launch.writes])
 
     # Replay, submission, completion
 
@@ -349,97 +337,6 @@ class Gpu:
         if number > self._completed:
             self._completed = number
         self._completions.append((number, time.perf_counter_ns()))
-
-
-MAP_POLLS = 10_000
-"""A map of an idle buffer is resolved by the first poll; more than this means a lost device."""
-
-
-class Readback:
-    """A staging buffer that brings bytes to the host without ever stalling a submit.
-
-    Use: `record` into an encoder, submit it, `arm` with the serial, and `take` from time to
-    time: None until the device is done, then the bytes, once.
-    """
-
-    def __init__(self, gpu: Gpu, nbytes: int) -> None:
-        self.gpu, self.nbytes = gpu, nbytes
-        usage = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
-        self.buffer = gpu.device.create_buffer(size=max(16, -(-nbytes // 4) * 4), usage=usage)
-        self._serial: int | None = None
-        self._mapped = False
-        self._status = 0
-        self._callback = gpu._ffi.callback(
-            "void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)", self._on_mapped
-        )
-
-    @property
-    def idle(self) -> bool:
-        """Whether the buffer is free to be recorded into."""
-        return self._serial is None and not self._mapped
-
-    def record(self, encoder: wgpu.GPUCommandEncoder, source: BufferRange) -> None:
-        """Copy a storage range (at most `nbytes`) into the staging buffer, which must be idle."""
-        if not self.idle:
-            raise GpuError("a readback was recorded again before its bytes were taken")
-        encoder.copy_buffer_to_buffer(source.buffer, source.offset, self.buffer, 0, source.size)
-
-    def arm(self, serial: int) -> None:
-        """Name the submission that carries the copy."""
-        self._serial = serial
-
-    @property
-    def arrived(self) -> bool:
-        """Whether the device has passed the copy, as of the last poll."""
-        return self._serial is not None and self.gpu.completed >= self._serial
-
-    def discard(self) -> None:
-        """Give up a copy that has arrived: the buffer is free again."""
-        self._serial = None
-
-    def take(self) -> np.ndarray | None:
-        """The bytes as uint8, or None while the copy has not completed."""
-        data = self.map()
-        if data is None:
-            return None
-        data = data.copy()
-        self.unmap()
-        return data
-
-    def map(self) -> np.ndarray | None:
-        """The bytes where the library keeps them, or None while the copy has not completed.
-
-        A view for reading, valid until `unmap`; the buffer is not idle before that. The map
-        promise is made only when the device has already passed the copy, and is resolved by the
-        next poll: it is never pending across a submit.
-        """
-        if self._mapped or not self.arrived:
-            return None
-        lib, ffi, raw = self.gpu._lib, self.gpu._ffi, self.buffer._internal
-        info = ffi.new("WGPUBufferMapCallbackInfo *")
-        info.mode = lib.WGPUCallbackMode_AllowProcessEvents
-        info.callback = self._callback
-        self._status = 0
-        lib.wgpuBufferMapAsync(raw, lib.WGPUMapMode_Read, 0, self.buffer.size, info[0])
-        for _ in range(MAP_POLLS):
-            if self._status != 0:
-                break
-            self.gpu.poll()
-        self._serial = None
-        if self._status != lib.WGPUMapAsyncStatus_Success:
-            raise GpuError("a finished readback could not be mapped; was the device lost?")
-        self._mapped = True
-        pointer = lib.wgpuBufferGetConstMappedRange(raw, 0, self.buffer.size)
-        return np.frombuffer(ffi.buffer(pointer, self.nbytes), np.uint8)
-
-    def unmap(self) -> None:
-        """Give the bytes back; harmless when they are not mapped."""
-        if self._mapped:
-            self.gpu._lib.wgpuBufferUnmap(self.buffer._internal)
-            self._mapped = False
-
-    def _on_mapped(self, status: int, message: Any, first: Any, second: Any) -> None:
-        self._status = int(status)
 
 
 def _facts(adapter: wgpu.GPUAdapter, device: wgpu.GPUDevice) -> DeviceFacts:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -31,12 +32,12 @@ class TensorType:
     shape: tuple[int, ...]
     dtype: str = "f32"
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Number of elements."""
         return prod(self.shape)
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """Size in bytes, densely packed in row-major order."""
         return self.size * DTYPES[self.dtype].itemsize

@@ -26,10 +26,11 @@ def pack_runs(sizes: Sequence[int], limit: int) -> list[tuple[int, int]]:
     runs: list[tuple[int, int]] = []
     first, total = 0, 0
     for position, size in enumerate(sizes):
-        if total and total + aligned(size) > limit:
+        padded = aligned(size)
+        if total and total + padded > limit:
             runs.append((first, position))
             first, total = position, 0
-        total += aligned(size)
+        total += padded
     return [*runs, (first, len(sizes))] if sizes else []
 
 

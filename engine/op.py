@@ -100,8 +100,8 @@ def add_definition(op: Op) -> None:
 
 def definition(name: str) -> Op:
     """The definition of op `name`; GraphError if there is none."""
-    import engine.ops  # noqa: F401  (registers every family)
-
+    if name not in _DEFINITIONS:
+        import engine.ops  # noqa: F401  (registers every family)
     if name not in _DEFINITIONS:
         raise GraphError(f"unknown op '{name}'; known: {', '.join(sorted(_DEFINITIONS))}")
     return _DEFINITIONS[name]

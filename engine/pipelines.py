@@ -1,12 +1,13 @@
 """Compute pipelines of one device: equal programs share one, new ones compile side by side.
 
-A driver may take tens of milliseconds for each, and does not mind threads.
+A driver may take tens of milliseconds for each, and does not mind threads; the caller has other
+things to make meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,23 +36,27 @@ class Pipelines:
     def __init__(self, device: wgpu.GPUDevice) -> None:
         self._device = device
         self._layouts: dict[tuple[int, int], tuple[Any, Any]] = {}
-        self._made: dict[Program, wgpu.GPUComputePipeline] = {}
+        self._made: dict[Program, Future[wgpu.GPUComputePipeline]] = {}
 
-    def make(self, programs: Collection[Program]) -> None:
-        """Compile what is not there yet.
-
-        Raises GpuError with the compiler's message for the first program that is invalid.
-        """
+    def begin(self, programs: Collection[Program]) -> None:
+        """Begin to compile what is not there yet."""
         missing = [program for program in dict.fromkeys(programs) if program not in self._made]
+        if not missing:
+            return
         for program in missing:
             self.layout(program)
-        if missing:
-            with ThreadPoolExecutor() as pool:
-                self._made.update(zip(missing, pool.map(self._compile, missing), strict=True))
+        # What takes longest must not begin last.
+        missing.sort(key=lambda program: len(program.source), reverse=True)
+        pool = ThreadPoolExecutor()
+        self._made |= {program: pool.submit(self._compile, program) for program in missing}
+        pool.shutdown(wait=False)
 
-    def pipeline(self, program: Program) -> wgpu.GPUComputePipeline:
-        """The pipeline of a program that was made."""
-        return self._made[program]
+    def raw(self, program: Program) -> Any:
+        """The library's handle of a program that was begun, when it is compiled.
+
+        Raises GpuError with the compiler's message when the program is invalid.
+        """
+        return self._made[program].result()._internal
 
     def layout(self, program: Program) -> wgpu.GPUBindGroupLayout:
         """The layout of a program's bind groups."""

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 from statistics import median
 
-from engine.gpu import Command, Gpu, Readback
+from engine.gpu import Command, Gpu
 from engine.queries import MOST_QUERIES, TimestampQueries, timestamps_available
+from engine.readback import Readback
 from engine.session import Session
 
 REPEATS = 5

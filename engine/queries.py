@@ -8,7 +8,8 @@ import numpy as np
 import wgpu
 
 from engine.errors import GpuError
-from engine.gpu import BufferRange, Gpu, Readback
+from engine.gpu import BufferRange, Gpu
+from engine.readback import Readback
 
 MOST_QUERIES = 4096
 """A query set may hold no more (WebGPU: maximum query count)."""

@@ -20,7 +20,7 @@ from engine.graph import DTYPES, TensorType
 from engine.kernels.wgsl import Kernel
 from engine.plan import Buffer, Dispatch, Placement, Plan, Slab
 
-MAGIC = b"DVPLAN02"
+MAGIC = b"DVPLAN03"
 _DIGEST = hashlib.sha256().digest_size
 _LENGTH = struct.Struct("<Q")
 
@@ -29,12 +29,17 @@ def dump_plan(plan: Plan, key: str = "") -> bytes:
     """The plan as bytes. `key` is any text that `load_plan` is to find again."""
     kernels: dict[Kernel, int] = {}
     sources: dict[str, int] = {}
+    types: dict[TensorType, int] = {}
+
+    def number(type: TensorType) -> int:
+        return types.setdefault(type, len(types))
+
     dispatches = [
         [kernels.setdefault(d.kernel, len(kernels)), d.reads, d.writes] for d in plan.dispatches
     ]
     header = {
         "key": key,
-        "buffers": [[b.name, b.kind, _type(b.type), b.pack] for b in plan.buffers],
+        "buffers": [[b.name, b.kind, number(b.type), b.pack] for b in plan.buffers],
         "kernels": [
             [k.label, sources.setdefault(k.source, len(sources)), k.grid, k.flops, k.base, k.whole]
             for k in kernels
@@ -44,9 +49,10 @@ def dump_plan(plan: Plan, key: str = "") -> bytes:
         "groups": plan.groups,
         "slabs": [[s.nbytes, s.kind] for s in plan.slabs],
         "placements": [[p.slab, p.offset] for p in plan.placements],
-        "tensors": [[name, b, _type(plan.types[name])] for name, b in plan.tensors.items()],
-        "constants": [[b, *_type(_value_type(v))] for b, v in plan.constants.items()],
+        "tensors": [[name, b, number(plan.types[name])] for name, b in plan.tensors.items()],
+        "constants": [[b, number(_value_type(v))] for b, v in plan.constants.items()],
     }
+    header["types"] = [[type.dtype, type.shape] for type in types]
     text = json.dumps(header, separators=(",", ":")).encode()
     values = [np.ascontiguousarray(value).data.cast("B") for value in plan.constants.values()]
     body = b"".join([_LENGTH.pack(len(text)), text, *values])
@@ -80,18 +86,19 @@ def _plan(header: Mapping[str, Any], values: memoryview) -> Plan:
         Kernel(label, sources[text], tuple(grid), flops, tuple(base), whole and tuple(whole))
         for label, text, grid, flops, base, whole in header["kernels"]
     ]
+    types = [TensorType(tuple(shape), dtype) for dtype, shape in header["types"]]
     constants: dict[int, np.ndarray] = {}
     offset = 0
-    for buffer, dtype, shape in header["constants"]:
-        kind = TensorType(tuple(shape), dtype)
-        value = np.frombuffer(values[offset : offset + kind.nbytes], DTYPES[dtype])
+    for buffer, type in header["constants"]:
+        kind = types[type]
+        value = np.frombuffer(values[offset : offset + kind.nbytes], DTYPES[kind.dtype])
         constants[buffer] = value.reshape(kind.shape)
         offset += kind.nbytes
     if offset != len(values):
         raise ValueError("constants have another size")
     return Plan(
         buffers=tuple(
-            Buffer(number, name, kind, _read_type(type), pack)
+            Buffer(number, name, kind, types[type], pack)
             for number, (name, kind, type, pack) in enumerate(header["buffers"])
         ),
         dispatches=tuple(
@@ -102,18 +109,9 @@ def _plan(header: Mapping[str, Any], values: memoryview) -> Plan:
         slabs=tuple(Slab(nbytes, kind) for nbytes, kind in header["slabs"]),
         placements=tuple(Placement(slab, offset) for slab, offset in header["placements"]),
         tensors={name: buffer for name, buffer, _ in header["tensors"]},
-        types={name: _read_type(type) for name, _, type in header["tensors"]},
+        types={name: types[type] for name, _, type in header["tensors"]},
         constants=constants,
     )
-
-
-def _type(type: TensorType) -> tuple[str, tuple[int, ...]]:
-    return type.dtype, type.shape
-
-
-def _read_type(stored: tuple[str, list[int]]) -> TensorType:
-    dtype, shape = stored
-    return TensorType(tuple(shape), dtype)
 
 
 def _value_type(value: np.ndarray) -> TensorType:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ import wgpu
 from engine.errors import PlanError
 from engine.gpu import BufferRange, Gpu, Launch
 from engine.graph import DTYPES, TensorType
-from engine.plan import Dispatch, Plan
+from engine.kernels.wgsl import Kernel
+from engine.pipelines import Program
+from engine.plan import Plan
 
 SHARED = ("parameter", "frozen", "state")
 """Kinds of buffers that a session can have in common with another one."""
@@ -30,6 +33,8 @@ class Session:
         """
         self.gpu, self.plan = gpu, plan
         shared = {} if sharing is None else _shared_slabs(plan, sharing)
+        programs = _programs(plan)
+        gpu.compile(programs.values())
         self._slabs = [
             shared[number] if number in shared else gpu.storage_buffer(s.nbytes, label=s.kind)
             for number, s in enumerate(plan.slabs)
@@ -37,7 +42,7 @@ class Session:
         for buffer, value in plan.constants.items():
             place = plan.placements[buffer]
             gpu.queue.write_buffer(self._slabs[place.slab], place.offset, value)
-        self.commands = gpu.commands([self._launch(dispatch) for dispatch in plan.dispatches])
+        self.commands = gpu.commands(self._launches(programs))
         self._recorded: wgpu.GPUCommandBuffer | None = None
 
     def type(self, name: str) -> TensorType:
@@ -145,11 +150,17 @@ class Session:
         size = self.plan.buffers[buffer].type.nbytes
         return BufferRange(self._slabs[place.slab], place.offset, size)
 
-    def _launch(self, dispatch: Dispatch) -> Launch:
-        kernel = dispatch.kernel
-        reads = [self._binding(ids) for ids in dispatch.reads]
-        writes = [self._binding(ids) for ids in dispatch.writes]
-        return Launch(kernel.source, reads, writes, kernel.grid, kernel.label, kernel.overrides)
+    def _launches(self, programs: Mapping[Kernel, Program]) -> list[Launch]:
+        binding = cache(self._binding)
+        return [
+            Launch(
+                programs[d.kernel],
+                [binding(ids) for ids in d.reads],
+                [binding(ids) for ids in d.writes],
+                d.kernel.grid,
+            )
+            for d in self.plan.dispatches
+        ]
 
     def _binding(self, ids: tuple[int, ...]) -> BufferRange:
         first, last = self._range(ids[0]), self._range(ids[-1])
@@ -158,6 +169,21 @@ class Session:
             # Kernels may walk through a pack in vec4s, over its padding.
             size = -(-size // 256) * 256
         return BufferRange(first.buffer, first.offset, size)
+
+
+def _programs(plan: Plan) -> dict[Kernel, Program]:
+    """What is compiled for each of the plan's kernels."""
+    some = {dispatch.kernel: dispatch for dispatch in plan.dispatches}
+    return {
+        kernel: Program(
+            kernel.source,
+            len(dispatch.reads),
+            len(dispatch.writes),
+            frozenset(kernel.overrides.items()),
+            kernel.label,
+        )
+        for kernel, dispatch in some.items()
+    }
 
 
 def _shared_slabs(plan: Plan, owner: Session) -> dict[int, wgpu.GPUBuffer]:

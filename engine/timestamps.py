@@ -21,8 +21,9 @@ from typing import Any
 
 import wgpu
 
-from engine.gpu import Gpu, Readback
+from engine.gpu import Gpu
 from engine.queries import MOST_QUERIES, RESOLVE_QUERIES, TimestampQueries, timestamps_available
+from engine.readback import Readback
 
 PAGE_SPANS = RESOLVE_QUERIES
 """A page begins where a resolve may."""

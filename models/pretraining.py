@@ -30,7 +30,6 @@ TEACHER = "teacher"
 HEAD_HIDDEN, HEAD_WIDTH = 512, 128
 ROUNDS = 3
 """Of Sinkhorn's iteration."""
-LOSSES = ("loss", "distillation", "reconstruction")
 EPS = 1e-6
 
 

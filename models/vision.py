@@ -13,7 +13,6 @@ from models.decoder import decode
 from models.dinov3 import DEFAULT_DEPTH, PATCH, WIDTH, encode, patch_tokens
 
 IMAGE = 224
-GRID = IMAGE // PATCH
 COMPONENTS = 3
 
 

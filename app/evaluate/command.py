@@ -24,7 +24,7 @@ from app.evaluate.config import EvalConfig
 from app.evaluate.contact_sheet import BRIGHTEST, Example, contact_sheet
 from app.evaluate.metrics import Quality, measure, summarize
 from app.evaluate.painter import Painter
-from app.network import to_unit
+from app.pixels import to_unit
 from app.prefetch import Prefetch, usual_workers
 from app.progress import Progress
 from app.tables import print_table, say, to_reader

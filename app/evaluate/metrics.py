@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from skimage.metrics import structural_similarity
 
-from app.network import psnr_db
+from app.pixels import psnr_db
 
 
 @dataclass(frozen=True)

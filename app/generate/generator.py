@@ -12,8 +12,9 @@ import numpy as np
 
 from engine.cache import compile_cached
 from engine.errors import GpuError
-from engine.gpu import Gpu, Readback
+from engine.gpu import Gpu
 from engine.kernel_table import load_table
+from engine.readback import Readback
 from engine.session import Session
 from models.smollm2 import SmolLm2Config
 from models.smollm2_cached import IDS, LAST, LOGITS, POSITION, continuation

@@ -18,8 +18,7 @@ from rich.console import Console
 
 from app.camera.images import centre_square
 from app.interrupt import Interrupt
-from app.network import to_unit
-from app.prefetch import usual_workers
+from app.pixels import to_unit
 from app.pretrain.config import PretrainConfig
 from app.pretrain.evidence import MARGIN
 from app.pretrain.learner import Pretrainer, TokenReader, teacher
@@ -29,7 +28,7 @@ from app.progress import Progress
 from app.tables import say
 from app.train.errors import TrainError
 from app.train.held_out import HeldOut
-from app.train.photo_set import PhotoSet, scan
+from app.train.photo_set import PhotoSet
 from assets import photos_dir
 from engine.checkpoint import Checkpoint, load_checkpoint
 from engine.errors import CheckpointError
@@ -56,7 +55,7 @@ def run_pretrain(config: PretrainConfig, console: Console | None = None) -> int:
         if step >= config.steps:
             raise TrainError(f"{config.resume} has learnt {step} steps: ask for more with --steps")
         held_out = HeldOut(config.held_out or photos_dir() / "val", recipe.size + MARGIN)
-        photos = _photos(config.data or photos_dir() / "train", recipe, held_out, progress)
+        photos = held_out.others(config.data or photos_dir() / "train", recipe.size, progress)
         gpu = Gpu.open()
         learner = Pretrainer(gpu, recipe)
         evidence = Evidence(
@@ -85,23 +84,6 @@ def run_pretrain(config: PretrainConfig, console: Console | None = None) -> int:
             progress.say(f"stopped after step {kept.step}; go on with: {_again(config)}")
     say(console, json.dumps(_result(config.out, kept)))
     return 0
-
-
-def _photos(
-    folder: Path, recipe: PretrainRecipe, held_out: HeldOut, progress: Progress
-) -> PhotoSet:
-    photos = scan(
-        folder,
-        # The largest views are at most twice shrunk: linear interpolation is all they need.
-        recipe.size,
-        workers=usual_workers(),
-        without=held_out.digests,
-        progress=lambda done, of: progress.update(lambda: f"{done} of {of} images read"),
-    )
-    progress.say(
-        f"{len(photos)} photographs to learn from in {folder}; {len(held_out.images)} held out"
-    )
-    return photos
 
 
 def _fitted(photos: PhotoSet, size: int) -> list[np.ndarray]:

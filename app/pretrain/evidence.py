@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 
 from app.components import principal_projection
-from app.network import psnr_db
+from app.pixels import psnr_db
 from models.dinov3 import PATCH
 
 Encode = Callable[[np.ndarray], np.ndarray]

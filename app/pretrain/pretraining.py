@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from app.encoder import weights_digest
-from app.network import psnr_db
+from app.pixels import psnr_db
 from app.pretrain.evidence import MARGIN, Figures, components_sheet, measure, rms
 from app.pretrain.learner import Pretrainer, TokenReader, teacher
 from app.pretrain.views import inputs
@@ -45,7 +45,7 @@ class Kept:
 
     step: int
     losses: tuple[float, ...] | None
-    """Means over the steps since the encoder before, as `models.pretraining.LOSSES`."""
+    """Means over the steps since the encoder before, as "losses" of `pretraining_graph`."""
     figures: Figures
     weights_sha256: str
 

@@ -130,7 +130,7 @@ def paint(
     `blur` is the Gaussian's standard deviation, or 0.
     """
     left, top, side, mirrored = crop
-    # At most twice shrunk, linear interpolation leaves no pixel out: see the command's photo set.
+    # At most twice shrunk, linear interpolation leaves no pixel out: see `app.train.photo_set`.
     square = image[top : top + side, left : left + side]
     seen = cv2.resize(square, out.shape[:2], interpolation=cv2.INTER_LINEAR)
     if mirrored:

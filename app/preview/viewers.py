@@ -14,7 +14,8 @@ import wgpu
 
 from app.preview.window import PreviewWindow
 from app.scene.mirror import Mirror
-from engine.gpu import Gpu, Readback
+from engine.gpu import Gpu
+from engine.readback import Readback
 
 VIDEO_SIZE = (1280, 640)
 VIDEO_FPS = 15

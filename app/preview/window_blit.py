@@ -9,7 +9,8 @@ import pygame
 import wgpu
 
 from app.preview.target import Size
-from engine.gpu import Gpu, Readback
+from engine.gpu import Gpu
+from engine.readback import Readback
 
 READBACKS = 2
 """One on its way while the next picture is recorded."""

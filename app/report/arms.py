@@ -161,10 +161,6 @@ class SweepFigures:
         """The group's baseline without a network."""
         return next((arm for arm in self.solo_render if arm.hz in (None, group.hz)), None)
 
-    def alone(self, group: Group) -> tuple[Arm, ...]:
-        """The group's baselines without a renderer."""
-        return tuple(arm for arm in self.solo_worker if arm.job == group.job)
-
 
 def _objects(mapping: Mapping[str, Any], key: str, where: str) -> list[Mapping[str, Any]]:
     value = mapping.get(key)

@@ -63,8 +63,6 @@ def caption_panel(picture: Pose) -> Panel:
 PICTURES = tuple(_on_arc(step) for step in (-1, 0, 1))
 """Camera, painted and components, from left to right."""
 
-CAPTION_PANELS = tuple(caption_panel(picture.pose) for picture in PICTURES)
-
 CAPTIONS = (
     Caption("Camera", "what the encoder sees"),
     Caption("Painted", "what the decoder makes of it"),

@@ -93,11 +93,6 @@ class Statistics:
         return self.fresh + self.stale
 
     @property
-    def on_time(self) -> int:
-        """Refreshes that showed the frame drawn for them."""
-        return self.vsyncs - self.missed
-
-    @property
     def missed_per_1000(self) -> float:
         """Missed refreshes per thousand; 0 before anything was shown."""
         return 1000.0 * self.missed / self.vsyncs if self.vsyncs else 0.0

@@ -7,7 +7,8 @@ from typing import Generic, TypeVar
 import numpy as np
 import wgpu
 
-from engine.gpu import Gpu, Readback
+from engine.gpu import Gpu
+from engine.readback import Readback
 from engine.session import Session
 
 Tag = TypeVar("Tag")

@@ -9,7 +9,8 @@ from collections.abc import Callable
 import numpy as np
 import wgpu
 
-from app.network import Network, finite_db, to_unit
+from app.network import Network
+from app.pixels import finite_db, to_unit
 from app.telemetry.rows import QualityRow
 from app.tenancy.figure import Figure
 

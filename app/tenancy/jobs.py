@@ -16,13 +16,14 @@ import wgpu
 
 from app.camera.source import Frame, Image
 from app.components import ComponentFinder
-from app.network import Network, finite_db, to_unit
+from app.network import Network
+from app.pixels import finite_db, to_unit
 from app.tenancy.figure import Figure
 from app.tenancy.held_out import HeldOut
 from app.tenancy.nan_watch import NanWatch
 from app.tenancy.replay import Replay
 from engine.chunks import cut
-from engine.gpu import Readback
+from engine.readback import Readback
 from engine.session import Session
 
 FrameSource = Callable[[], Frame]

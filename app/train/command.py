@@ -16,19 +16,18 @@ from rich.console import Console
 from app.encoder import Encoder, open_encoder
 from app.evaluate.painter import Painter
 from app.interrupt import Interrupt
-from app.prefetch import usual_workers
 from app.progress import Progress
+from app.start import has_state, steps_learnt
 from app.tables import say
 from app.train.config import TrainConfig
 from app.train.errors import TrainError
 from app.train.held_out import HeldOut
 from app.train.learner import Learner
-from app.train.photo_set import PhotoSet, scan
+from app.train.photo_set import PhotoSet
 from app.train.recipe import Recipe, choose_recipe
 from app.train.training import Kept, Training
 from assets import photos_dir
 from engine.checkpoint import Checkpoint, load_checkpoint
-from engine.errors import CheckpointError
 from engine.gpu import Gpu
 
 log = logging.getLogger(__name__)
@@ -47,12 +46,12 @@ def run_train(config: TrainConfig, console: Console | None = None) -> int:
     with contextlib.closing(progress):
         resumed = load_checkpoint(config.resume) if config.resume else None
         recipe = choose_recipe(config.recipe_options(), config.steps, resumed)
-        step = _step(resumed) if resumed else 0
+        step = steps_learnt(resumed) if resumed else 0
         if step >= config.steps:
             raise TrainError(f"{config.resume} has learnt {step} steps: ask for more with --steps")
         encoder = open_encoder(config.encoder, recipe.depth)
         held_out = HeldOut(config.held_out or photos_dir() / "val", recipe.size)
-        photos = _photos(config.data, recipe, held_out, progress)
+        photos = held_out.others(config.data, recipe.size, progress)
         metadata = _metadata(recipe, encoder, photos)
         if resumed:
             _warn_of_differences(resumed, encoder, metadata)
@@ -81,20 +80,6 @@ def run_train(config: TrainConfig, console: Console | None = None) -> int:
     return 0
 
 
-def _photos(folder: Path, recipe: Recipe, held_out: HeldOut, progress: Progress) -> PhotoSet:
-    photos = scan(
-        folder,
-        recipe.size,
-        workers=usual_workers(),
-        without=held_out.digests,
-        progress=lambda done, of: progress.update(lambda: f"{done} of {of} images read"),
-    )
-    progress.say(
-        f"{len(photos)} photographs to learn from in {folder}; {len(held_out.images)} held out"
-    )
-    return photos
-
-
 def _metadata(recipe: Recipe, encoder: Encoder, photos: PhotoSet) -> dict[str, str]:
     """What every checkpoint says of itself; nothing that differs between equal runs."""
     return {
@@ -120,6 +105,8 @@ def _resume(learner: Learner, file: Checkpoint, step: int) -> None:
 
 def _warn_of_differences(file: Checkpoint, encoder: Encoder, ours: dict[str, str]) -> None:
     """What is not as it was: the run goes on, but not as one without a break would."""
+    if not has_state(file):
+        log.warning("%s has no optimiser state: its weights are the start of a new run", file.path)
     words = {"data_sha256": "other photographs", "recipe": "other options"}
     changed = [
         what for key, what in words.items() if file.metadata.get(key, ours[key]) != ours[key]
@@ -128,17 +115,6 @@ def _warn_of_differences(file: Checkpoint, encoder: Encoder, ours: dict[str, str
         changed.append("another encoder")
     if changed:
         log.warning("%s was trained with %s", file.path, " and ".join(changed))
-
-
-def _step(file: Checkpoint) -> int:
-    """Steps that a checkpoint has learnt; 0 if it has weights but no optimiser state."""
-    if not any(name.startswith("adam_m.") for name in file.tensors):
-        log.warning("%s has no optimiser state: its weights are the start of a new run", file.path)
-        return 0
-    text = file.metadata.get("step", "")
-    if not text.isdecimal():
-        raise CheckpointError(f"{file.path} does not say how many steps it has learnt: '{text}'")
-    return int(text)
 
 
 def _plan(recipe: Recipe, done: int, steps: int) -> str:

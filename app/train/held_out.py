@@ -13,8 +13,10 @@ from app.camera.images import centre_square, read_image
 from app.camera.source import CameraError
 from app.camera.tree import find_images
 from app.evaluate.painter import Painter
-from app.network import psnr_db, to_unit
-from app.train.photo_set import file_digest
+from app.pixels import psnr_db, to_unit
+from app.prefetch import usual_workers
+from app.progress import Progress
+from app.train.photo_set import PhotoSet, file_digest, scan
 
 MOST = 64
 """Photographs that the figures during training are of, evenly spaced; `eval` measures all."""
@@ -41,6 +43,23 @@ class HeldOut:
                 log.warning("skipped: %s", error)
         if not self.images:
             raise CameraError(f"none of the images in '{folder}' can be decoded")
+
+    def others(self, folder: Path, size: int, progress: Progress) -> PhotoSet:
+        """The photographs to learn samples of size x size pixels from: all in a folder but these.
+
+        Raises `CameraError` if there are none.
+        """
+        photos = scan(
+            folder,
+            size,
+            workers=usual_workers(),
+            without=self.digests,
+            progress=lambda done, of: progress.update(lambda: f"{done} of {of} images read"),
+        )
+        progress.say(
+            f"{len(photos)} photographs to learn from in {folder}; {len(self.images)} held out"
+        )
+        return photos
 
     def psnr_db(self, painter: Painter, decoder: Mapping[str, np.ndarray]) -> tuple[float, float]:
         """PSNR over all pixels, and the median over the images; waits for the device.

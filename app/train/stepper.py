@@ -12,8 +12,9 @@ import numpy as np
 from app.train.errors import TrainError
 from engine.compile import compile_graph
 from engine.errors import GpuError, PlanError
-from engine.gpu import BufferRange, Gpu, Readback
+from engine.gpu import BufferRange, Gpu
 from engine.graph import Graph
+from engine.readback import Readback
 from engine.session import Session
 
 POLL_S = 0.0002

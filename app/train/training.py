@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from app.encoder import weights_digest
-from app.network import psnr_db
+from app.pixels import psnr_db
 from app.train.learner import Learner
 from app.train.loop import Loop, Teller
 from app.train.photo_set import PhotoSet

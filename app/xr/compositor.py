@@ -30,11 +30,6 @@ class CompositorStats:
     longest_stale_run: int
     dropped: int
 
-    @property
-    def stale_per_1000(self) -> float:
-        """Stale refreshes per thousand; 0 before anything was shown."""
-        return 1000.0 * self.stale / self.vsyncs if self.vsyncs else 0.0
-
 
 @dataclass(slots=True)
 class DisplayedFrame:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.kernels.attention import kernel
+from engine.kernels.operands import in_elements
 from engine.kernels.streaming import Stream
 from engine.kernels.streaming_parts import merged, part_shapes, partial
 from engine.lower import Lowering, Operand
@@ -25,5 +26,4 @@ def lower_stream(to: Lowering, program: Stream, reads: Sequence[Operand], *write
 
 def sum_lanes(width: int, facts: DeviceFacts) -> int:
     """Invocations that share one row of a head in `engine.kernels.attention.delta`."""
-    elements = width // 4 if width % 4 == 0 else width
-    return 1 if facts.is_cpu else min(32, 1 << max(0, elements - 1).bit_length())
+    return 1 if facts.is_cpu else min(32, 1 << (in_elements(width) - 1).bit_length())

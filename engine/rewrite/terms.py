@@ -34,6 +34,7 @@ class Terms:
         self._sources: dict[str, Node] = {}
         self._table: dict[Key, Term] = {}
         self._merged: dict[Term, Term] = {}
+        self._parameters: list[Term] = []
 
     @staticmethod
     def of(graph: Graph, facts: DeviceFacts) -> Terms:
@@ -208,8 +209,8 @@ class Terms:
 
     def parameters(self, trainable: bool) -> list[Term]:
         """Live parameters of one pack, in the order in which they lie in memory."""
-        sources = [term for term in self._table.values() if term.op == "parameter" and term.live]
-        chosen = [term for term in sources if term.attrs["trainable"] == trainable]
+        live = [term for term in self._parameters if term.live]
+        chosen = [term for term in live if term.attrs["trainable"] == trainable]
         return sorted(chosen, key=lambda term: term.position)
 
     def _pin_roots(self) -> None:
@@ -232,6 +233,8 @@ class Terms:
             return found
         term.cost = term_cost(term, self.facts)
         self._table[term.key] = term
+        if op == "parameter":
+            self._parameters.append(term)
         return term
 
     def _current(self, term: Term) -> Term:

@@ -14,7 +14,9 @@ from vit import random_weights
 from app.camera import Frame, held_out, rehearsed
 from app.cli import main
 from app.encoder import MINI_ENCODER
-from app.network import Network, NetworkConfig, psnr_db, to_unit
+from app.network import Network, NetworkConfig
+from app.pixels import psnr_db, to_unit
+from app.start import ADAPTING
 from app.telemetry.rows import QualityRow
 from app.tenancy.held_out import EVERY, HeldOut
 from app.tenancy.jobs import InferJob, TrainJob
@@ -188,7 +190,7 @@ def test_a_camera_that_shows_one_photograph_for_long_is_no_reason_to_forget(
     in_use: Path, gpu: Gpu, photos: np.ndarray
 ) -> None:
     network = Network(gpu, NetworkConfig(depth=DEPTH, size=SIZE, shipped_decoder=True))
-    assert network.start.adapts
+    assert network.optimizer is ADAPTING
     still = photos[-1]
 
     def learn(replay: Replay, steps: int = 60) -> tuple[float, float]:

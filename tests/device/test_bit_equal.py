@@ -10,7 +10,8 @@ import pytest
 
 from app.config import SessionConfig
 from app.loop import FrameLoop
-from app.network import Network, to_unit
+from app.network import Network
+from app.pixels import to_unit
 from app.progress import Progress
 from app.rig import Rig
 from app.telemetry.rows import ChunkRow, FrameRow

@@ -13,7 +13,8 @@ from vit import random_weights
 
 from app.cli import main
 from app.encoder import RANDOM_ENCODER
-from app.network import Network, NetworkConfig, psnr_db, to_unit
+from app.network import Network, NetworkConfig
+from app.pixels import psnr_db, to_unit
 from engine.checkpoint import save_checkpoint
 from engine.gpu import Gpu
 from models.dinov3_files import load_encoder

@@ -9,7 +9,8 @@ import pytest
 import wgpu
 
 from app.camera import Frame
-from app.network import Network, NetworkConfig, to_unit
+from app.network import Network, NetworkConfig
+from app.pixels import to_unit
 from app.preview.saving import CheckpointSaver
 from app.scene.renderer import PanelSources, SceneRenderer
 from app.tenancy.jobs import InferJob, TrainJob
@@ -20,7 +21,8 @@ from app.xr.head_motion import scripted_views
 from engine.checkpoint import load_checkpoint, save_checkpoint
 from engine.errors import CheckpointError
 from engine.gpu import Gpu
-from models.vision import GRID, IMAGE
+from models.dinov3 import PATCH
+from models.vision import IMAGE
 
 pytestmark = pytest.mark.gpu
 
@@ -155,7 +157,10 @@ def test_a_picture_is_painted_with_the_weights_of_one_finished_step(network: Net
 
 def test_learning_does_not_depend_on_chunks_or_on_what_is_drawn_between(network: Network) -> None:
     sources = PanelSources(
-        network.infer.range("painted"), network.infer.range("components"), IMAGE, GRID
+        network.infer.range("painted"),
+        network.infer.range("components"),
+        IMAGE,
+        IMAGE // PATCH,
     )
     scene = SceneRenderer(network.gpu.device, (32, 32), sources, samples=1)
     results = []

@@ -17,7 +17,7 @@ import cv2
 import numpy as np
 import pytest
 
-from app.network import psnr_db
+from app.pixels import psnr_db
 from app.preview.viewers import VIDEO_SIZE
 from assets import photos_dir
 from engine.checkpoint import load_checkpoint
@@ -30,7 +30,7 @@ CONTRACT = """outcome frames frame_ms missed_per_1000 longest_stale_run chunks i
     loss_first loss_last psnr_first_db psnr_last_db adapter gpu objects_created_in_loop""".split()
 FILES = {"screenshot.png", "preview.mp4", "frames.jsonl", "chunks.jsonl", "run.json"}
 FILES |= {"quality.jsonl", "trace.pftrace"}
-FIXED = ("--policy", "fixed")
+FIXED = ("--policy", "fixed", "--no-rehearse")
 EYE = 100  # not a multiple of what row pitches are aligned to
 PATIENCE_S = 180
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from engine.errors import GpuError
-from engine.gpu import BufferRange, Gpu, Readback
+from engine.gpu import BufferRange, Gpu
+from engine.readback import Readback
 
 
 def send(gpu: Gpu, readback: Readback, values: np.ndarray) -> None:

@@ -125,8 +125,8 @@ def test_pictures_light_the_room(scene: Scene) -> None:
 
 def test_hud_and_captions_are_drawn(scene: Scene) -> None:
     image = scene.draw()
-    for panel in layout.CAPTION_PANELS:
-        row, column = pixel_of(eyes()[0], panel)
+    for picture in layout.PICTURES:
+        row, column = pixel_of(eyes()[0], layout.caption_panel(picture.pose))
         text = image[0, row - 8 : row + 8, column - 20 : column + 20]
         assert text.max() > 120 and text.min() < 60
 

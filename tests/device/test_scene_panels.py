@@ -82,7 +82,7 @@ def test_a_picture_is_seen_where_it_was_put_and_its_caption_beneath_it(scene: Sc
     row, column = pixel_of(eyes()[0], layout.caption_panel(there))
     text = image[0, row - 12 : row + 12, column - 24 : column + 24]
     assert text.min(-1).max() > 100  # the picture beside it is not white
-    row, column = pixel_of(eyes()[0], layout.CAPTION_PANELS[CAMERA])
+    row, column = pixel_of(eyes()[0], layout.caption_panel(layout.PICTURES[CAMERA].pose))
     old = np.s_[0, row - 6 : row + 6, column - 16 : column + 16]
     assert before[old].max() > 120 and image[old].max() < 90
 

@@ -7,9 +7,11 @@ import wgpu
 from engine import ops
 from engine.compile import compile_graph
 from engine.errors import GpuError, PlanError
-from engine.gpu import BufferRange, Gpu, Launch, Readback
+from engine.gpu import BufferRange, Gpu, Launch
 from engine.graph import Graph
 from engine.optim import HYPER, Adam, minimize
+from engine.pipelines import Program
+from engine.readback import Readback
 from engine.session import Session
 
 pytestmark = pytest.mark.gpu
@@ -219,9 +221,34 @@ def test_runs_recorded_early_see_what_is_written_after_and_compute_the_same(
 def test_invalid_shaders_name_the_kernel(gpu: Gpu) -> None:
     sources = {"good": FILL + " // good", "broken": "fn main( {", "worse": "fn"}
     whole = BufferRange(gpu.storage_buffer(16), 0, 16)
-    launches = [Launch(s, [], [whole], (1, 1, 1), label) for label, s in sources.items()]
-    with pytest.raises(GpuError, match="kernel broken does not compile"):
-        gpu.commands(launches)
+    programs = [Program(source, 0, 1, label=label) for label, source in sources.items()]
+    launches = [Launch(program, [], [whole], (1, 1, 1)) for program in programs]
+    for _ in range(2):
+        with pytest.raises(GpuError, match="kernel broken does not compile"):
+            gpu.commands(launches)
+
+
+def test_bindings_are_as_many_as_wanted_and_must_fit(gpu: Gpu) -> None:
+    count = min(12, gpu.facts.max_storage_buffers)
+    names = [f"b{k}" for k in range(count)]
+    source = "\n".join(
+        f"@group(0) @binding({k}) var<storage, read_write> {name}: array<f32>;"
+        for k, name in enumerate(names)
+    )
+    body = " ".join(f"{name}[0] = {k + 1}.0;" for k, name in enumerate(names))
+    source += f"@compute @workgroup_size(1) fn main() {{ {body} }}"
+    buffer = gpu.storage_buffer(256 * count)
+    ranges = [BufferRange(buffer, 256 * k, 256) for k in range(count)]
+    command = gpu.command(source, [], ranges, (1, 1, 1))
+    encoder = gpu.device.create_command_encoder()
+    gpu.replay(encoder, [command])
+    gpu.submit(encoder)
+    data = np.frombuffer(gpu.queue.read_buffer(buffer), np.float32)
+    assert data[::64].tolist() == list(range(1, count + 1)) and np.count_nonzero(data) == count
+    for misfit in (ranges[:-1], [*ranges[:-1], BufferRange(buffer, 4, 252)]):
+        launch = Launch(Program(source, 0, count), [], misfit, (1, 1, 1))
+        with pytest.raises(wgpu.GPUError):
+            gpu.commands([launch])
 
 
 def test_no_adapter_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:

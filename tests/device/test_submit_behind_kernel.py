@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from timed_devices import MOST_TURNS, Spin
 
-from engine.gpu import BufferRange, Gpu, Readback
+from engine.gpu import BufferRange, Gpu
+from engine.readback import Readback
 
 pytestmark = pytest.mark.gpu
 

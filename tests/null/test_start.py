@@ -59,13 +59,13 @@ def test_the_shipped_decoder_is_taken_with_the_encoder_it_was_trained_from(shipp
     assert choose_start(None, mini, shipped=True) == Start("fresh decoder", LEARNING)
     ship_decoder(shipped, mini)
     start = choose_start(None, mini, shipped=True)
-    assert (start.note, start.step, start.adapts) == ("trained decoder", 0, True)
+    assert (start.note, start.step, start.optimizer) == ("trained decoder", 0, ADAPTING)
     # Its weights only: moments at the end of training say nothing of what comes now.
     assert start.file is not None and start.file.tensors.keys() == WEIGHTS.keys()
     assert choose_start(None, mini, shipped=False).file is None
     for encoder in (shallow, other):
         start = choose_start(None, encoder, shipped=True)
-        assert start.file is None and not start.adapts
+        assert start.file is None and start.optimizer == LEARNING
         assert "the shipped one was trained from another encoder" in start.note
 
 

@@ -22,7 +22,8 @@ from app.xr.openxr.host_buffer import HostBuffer, ImportedBuffer
 from app.xr.openxr.swapchain import EyeSwapchain
 from app.xr.openxr.uploader import TEXEL_BYTES, Upload, Uploader
 from app.xr.openxr.vulkan_device import VulkanDevice
-from engine.gpu import Gpu, Readback
+from engine.gpu import Gpu
+from engine.readback import Readback
 
 SLOTS = 3
 """Images on their way at once: one being rendered, one arriving, one being shown."""
