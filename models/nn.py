@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod, sqrt
 
 import numpy as np
@@ -42,7 +42,7 @@ class Scope:
 
     def __truediv__(self, name: str) -> Scope:
         """A sub-scope: names below it are "prefix.name.*"."""
-        return Scope(self.graph, self._join(name), self.trainable, self.layouts)
+        return replace(self, prefix=self._join(name))
 
     def parameter(
         self, name: str, shape: Sequence[int], init: Initializer, layout: Layout | None = None
