@@ -16,7 +16,7 @@ from engine.schedules import Warmup
 LEARNING = Adam(rate=1.5e-3, schedule=Warmup(10))
 """For a fresh decoder: see docs/measurements.md."""
 
-ADAPTING = Adam(rate=2e-4, schedule=Warmup(100))
+ADAPTING = Adam(rate=5e-5, schedule=Warmup(100))
 """For a trained one, which larger steps would throw off what it has learnt."""
 
 LIVE = {repr(optimizer): optimizer for optimizer in (LEARNING, ADAPTING)}

@@ -193,7 +193,7 @@ def test_a_camera_that_shows_one_photograph_for_long_is_no_reason_to_forget(
     assert network.optimizer is ADAPTING
     still = photos[-1]
 
-    def learn(replay: Replay, steps: int = 60) -> tuple[float, float]:
+    def learn(replay: Replay, steps: int = 240) -> tuple[float, float]:
         """Change of the PSNR of the other held-out photographs and of the shown one, dB."""
         network.reset()
 
