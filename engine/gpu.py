@@ -26,7 +26,7 @@ import wgpu
 
 from engine.bind_groups import BindGroups, BufferRange
 from engine.errors import GpuError, first_line
-from engine.library_types import know_types
+from engine.header_types import know_types
 from engine.pipelines import Pipelines, Program
 from engine.specialize import DeviceFacts
 

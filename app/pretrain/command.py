@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import math
 import shlex
@@ -17,6 +16,7 @@ import numpy as np
 from rich.console import Console
 
 from app.camera.images import centre_square
+from app.digests import file_sha256
 from app.interrupt import Interrupt
 from app.pixels import to_unit
 from app.pretrain.config import PretrainConfig
@@ -26,7 +26,7 @@ from app.pretrain.pretraining import Evidence, Files, Kept, Pretraining
 from app.pretrain.recipe import PretrainRecipe, choose_recipe
 from app.progress import Progress
 from app.tables import say
-from app.train.errors import TrainError
+from app.train.errors import require_steps_left
 from app.train.held_out import HeldOut
 from app.train.photo_set import PhotoSet
 from assets import photos_dir
@@ -52,8 +52,7 @@ def run_pretrain(config: PretrainConfig, console: Console | None = None) -> int:
         resumed = load_checkpoint(config.resume) if config.resume else None
         recipe = choose_recipe(config.recipe_options(), config.steps, resumed)
         step = _step(resumed) if resumed else 0
-        if step >= config.steps:
-            raise TrainError(f"{config.resume} has learnt {step} steps: ask for more with --steps")
+        require_steps_left(config.resume, step, config.steps)
         held_out = HeldOut(config.held_out or photos_dir() / "val", recipe.size + MARGIN)
         photos = held_out.others(config.data or photos_dir() / "train", recipe.size, progress)
         gpu = Gpu.open()
@@ -140,13 +139,11 @@ def _again(config: PretrainConfig) -> str:
 
 
 def _result(file: Path, kept: Kept) -> dict[str, object]:
-    with file.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
     return {
         "steps": kept.step,
         "loss": None if kept.losses is None else round(kept.losses[0], 5),
         **asdict(kept.figures),
         "file": str(file),
-        "sha256": digest,
+        "sha256": file_sha256(file),
         "weights_sha256": kept.weights_sha256,
     }

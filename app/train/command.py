@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import logging
 import math
@@ -13,6 +12,7 @@ from pathlib import Path
 import cv2
 from rich.console import Console
 
+from app.digests import file_sha256
 from app.encoder import Encoder, open_encoder
 from app.evaluate.painter import Painter
 from app.interrupt import Interrupt
@@ -20,7 +20,7 @@ from app.progress import Progress
 from app.start import has_state, steps_learnt
 from app.tables import say
 from app.train.config import TrainConfig
-from app.train.errors import TrainError
+from app.train.errors import require_steps_left
 from app.train.held_out import HeldOut
 from app.train.learner import Learner
 from app.train.photo_set import PhotoSet
@@ -47,8 +47,7 @@ def run_train(config: TrainConfig, console: Console | None = None) -> int:
         resumed = load_checkpoint(config.resume) if config.resume else None
         recipe = choose_recipe(config.recipe_options(), config.steps, resumed)
         step = steps_learnt(resumed) if resumed else 0
-        if step >= config.steps:
-            raise TrainError(f"{config.resume} has learnt {step} steps: ask for more with --steps")
+        require_steps_left(config.resume, step, config.steps)
         encoder = open_encoder(config.encoder, recipe.depth)
         held_out = HeldOut(config.held_out or photos_dir() / "val", recipe.size)
         photos = held_out.others(config.data, recipe.size, progress)
@@ -135,15 +134,13 @@ def _again(config: TrainConfig) -> str:
 
 
 def _result(file: Path, kept: Kept) -> dict[str, object]:
-    with file.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
     return {
         "steps": kept.step,
         "loss": _finite(kept.loss, 7),
         "psnr_held_out_db": _finite(kept.held_out_db, 3),
         "psnr_held_out_median_db": _finite(kept.held_out_median_db, 3),
         "file": str(file),
-        "sha256": digest,
+        "sha256": file_sha256(file),
         "weights_sha256": kept.weights_sha256,
     }
 

@@ -15,6 +15,7 @@ import numpy as np
 from app.camera.images import read_image, resize
 from app.camera.source import CameraError, Image
 from app.camera.tree import find_images
+from app.digests import file_sha256
 from app.train.augment import augmented
 
 CACHE_BYTES = 2 << 30
@@ -108,8 +109,7 @@ def scan(
 def file_digest(path: Path) -> str:
     """SHA-256 of a file. Raises `CameraError` if it cannot be read."""
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return file_sha256(path)
     except OSError as error:
         raise CameraError(f"cannot read image '{path}': {error.strerror}") from error
 

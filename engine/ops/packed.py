@@ -35,7 +35,7 @@ class PackedMatmul(Op):
     name = "packed_matmul"
 
     def infer(self, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-        good = len(inputs) >= 3 and all(len(t.shape) == 2 and t.dtype == "f32" for t in inputs)
+        good = len(inputs) >= 3 and _matrices(inputs)
         require(good, self.name, "takes f32 matrices x and at least two weights", *inputs)
         x, *weights = (t.shape for t in inputs)
         same = all(weight[1] == x[1] for weight in weights)
@@ -71,7 +71,7 @@ class PackedMatmulInputGrad(Op):
     name = "packed_matmul_input_grad"
 
     def infer(self, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-        good = len(inputs) >= 3 and all(len(t.shape) == 2 and t.dtype == "f32" for t in inputs)
+        good = len(inputs) >= 3 and _matrices(inputs)
         require(good, self.name, "takes f32 matrices g and at least two weights", *inputs)
         g, *weights = (t.shape for t in inputs)
         same = len({weight[1] for weight in weights}) == 1
@@ -100,7 +100,7 @@ class PackedMatmulWeightGrad(Op):
     name = "packed_matmul_weight_grad"
 
     def infer(self, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-        good = len(inputs) == 2 and all(len(t.shape) == 2 and t.dtype == "f32" for t in inputs)
+        good = len(inputs) == 2 and _matrices(inputs)
         good = good and inputs[0].shape[0] == inputs[1].shape[0]
         require(good, self.name, "takes f32 matrices g and x with equally many rows", *inputs)
         widths = attrs["widths"]
@@ -149,7 +149,7 @@ class GatedMatmul(Op):
     name = "gated_matmul"
 
     def infer(self, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-        good = len(inputs) == 3 and all(len(t.shape) == 2 and t.dtype == "f32" for t in inputs)
+        good = len(inputs) == 3 and _matrices(inputs)
         require(good, self.name, "takes f32 matrices x, gate and up", *inputs)
         x, gate, up = inputs
         fits = gate == up and gate.shape[1] == x.shape[1] and gate.shape[0] % 2 == 0
@@ -174,6 +174,10 @@ class GatedMatmul(Op):
     def samples(self) -> Iterator[Sample]:
         for m, n, k in ((1, 2, 1), (5, 6, 64), (1, 34, 40), (3, 70, 7), (9, 12, 640)):
             yield Sample(((m, k), (n, k), (n, k)))
+
+
+def _matrices(types: Sequence[TensorType]) -> bool:
+    return all(len(t.shape) == 2 and t.dtype == "f32" for t in types)
 
 
 def _emit(to: Lowering, shape: MatmulShape, factors: Sequence[Operand], result: Operand) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from cffi import FFI
 
-from engine.library_types import know_types
+from engine.header_types import know_types
 
 HEADER = """
 typedef struct Extent { int width; char name[8]; } Extent;
