@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from statistics import median
@@ -14,12 +15,16 @@ from engine.session import Session
 REPEATS = 5
 
 
-def measured_costs(session: Session, repeats: int = REPEATS) -> list[float] | None:
+def measured_costs(
+    session: Session, repeats: int = REPEATS, warm_up_s: float = 0.0
+) -> list[float] | None:
     """Nanoseconds per dispatch, the median of `repeats` runs; None without timestamps.
 
+    The plan first runs for `warm_up_s` seconds: a GPU that was idle has lower clocks, half as fast.
+
     Scaled so that they sum to the time of a run without stamps between its launches. Launches
-    that overlap share their time: each is charged what it adds. Runs the plan 2 * repeats + 1
-    times, which changes its state: reset parameters and optimiser afterwards. Waits for the
+    that overlap share their time: each is charged what it adds. Runs the plan at least
+    2 * repeats + 1 times, which changes its state: reset parameters and optimiser afterwards. Waits for the
     device and creates objects. Raises ValueError for repeats < 1.
     """
     if repeats < 1:
@@ -29,7 +34,11 @@ def measured_costs(session: Session, repeats: int = REPEATS) -> list[float] | No
     if not session.commands:
         return []
     stopwatch = _Stopwatch(session.gpu)
+    begin = time.perf_counter()
     session.run()
+    while time.perf_counter() - begin < warm_up_s:
+        session.gpu.wait()
+        session.run()
     runs: list[list[float]] = []
     totals: list[float] = []
     for _ in range(repeats):

@@ -85,7 +85,7 @@ class EngineRunner:
             results=lambda: _results(session, network, phase),
             memory=lambda: _memory(plan),
             plan=_sizes(plan),
-            profile=lambda: _profile(session),
+            profile=lambda: _profile(session, self.job.protocol.warm_up_s),
         )
 
     def _run(self, session: Session) -> None:
@@ -135,8 +135,8 @@ def _sizes(plan: Plan) -> dict[str, int]:
     }
 
 
-def _profile(session: Session) -> Sequence[KernelCost] | None:
-    costs = measured_costs(session)
+def _profile(session: Session, warm_up_s: float) -> Sequence[KernelCost] | None:
+    costs = measured_costs(session, warm_up_s=warm_up_s)
     return None if costs is None else kernel_costs(session.plan, costs)
 
 
