@@ -24,8 +24,8 @@ def measured_costs(
 
     Scaled so that they sum to the time of a run without stamps between its launches. Launches
     that overlap share their time: each is charged what it adds. Runs the plan at least
-    2 * repeats + 1 times, which changes its state: reset parameters and optimiser afterwards. Waits for the
-    device and creates objects. Raises ValueError for repeats < 1.
+    2 * repeats + 1 times, which changes its state: reset parameters and optimiser afterwards.
+    Waits for the device and creates objects. Raises ValueError for repeats < 1.
     """
     if repeats < 1:
         raise ValueError(f"repeats must be at least 1, got {repeats}")
