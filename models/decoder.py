@@ -21,13 +21,16 @@ HEAD = 4
 PATCH = 16
 
 
-def decode(tokens: Node, grid: tuple[int, int], *, trainable: bool = True) -> Node:
+def decode(
+    tokens: Node, grid: tuple[int, int], *, trainable: bool = True, scope: Scope | None = None
+) -> Node:
     """Patch tokens [rows * columns, width] -> RGB [16 * rows, 16 * columns, 3] in 0..1.
 
-    Tokens [n, rows * columns, width] give n images [n, 16 * rows, 16 * columns, 3].
+    Tokens [n, rows * columns, width] give n images [n, 16 * rows, 16 * columns, 3]. Parameters
+    "decoder.*" are declared in `scope`, by default the graph's own.
     """
     rows, columns = grid
-    s = Scope(tokens.graph, "decoder", trainable)
+    s = (scope or Scope(tokens.graph, "", trainable)) / "decoder"
     *batch, _, width = tokens.shape
     tokens = ops.reshape(tokens, (-1, rows, columns, width))
     x = tokens

@@ -77,8 +77,9 @@ def layer_norm(s: Scope, x: Node, eps: float = 1e-5) -> Node:
 
 def conv3x3(s: Scope, x: Node, width: int, *, gain: float = 1.0) -> Node:
     """3x3 convolution of x [n, h, w, c] with zero padding; weight [width, 9 * c]."""
-    fan_in = 9 * x.shape[-1]
-    weight = s.parameter("weight", (width, fan_in), normal(gain * sqrt(1.0 / fan_in)))
+    layout = layouts.conv(width, x.shape[-1], 3, 3)
+    fan_in = layout.engine[1]
+    weight = s.parameter("weight", layout.engine, normal(gain * sqrt(1.0 / fan_in)), layout)
     bias = s.parameter("bias", (width,), constant(0.0))
     return ops.conv2d(x, weight, bias, 3, padding=1)
 

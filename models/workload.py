@@ -57,6 +57,8 @@ class Workload(Generic[C]):
     """The scalar [1] of an output that training minimises; may declare inputs."""
     inputs: Callable[[C], dict[str, np.ndarray]]
     """Values of all inputs by name, those of the loss included."""
+    has_golden: bool = True
+    """Whether there are reference files of it."""
     fixed: Callable[[str], float | None] = norms
     """The value at which a parameter starts; None: it is hashed."""
 

@@ -12,7 +12,7 @@ from models.resnet50 import RESNET50
 from models.smollm2 import SMOLLM2
 from models.smolvla import SMOLVLA
 from models.unet import UNET
-from models.vision import IMAGE, inference_graph, training_graph
+from models.vision import DINOVISION, IMAGE, inference_graph, training_graph
 from models.whisper import WHISPER
 from models.workload import Workload
 
@@ -22,8 +22,9 @@ WORKLOADS: dict[str, Workload[Any]] = {
     "unet": UNET,
     "resnet50": RESNET50,
     "whisper": WHISPER,
+    "dinovision": DINOVISION,
 }
-"""The networks of the benchmark."""
+"""The networks of the benchmark: the five published ones and the program's own."""
 
 
 @dataclass(frozen=True)

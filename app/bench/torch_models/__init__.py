@@ -1,7 +1,8 @@
-"""The five networks of the benchmark in PyTorch: what the engine's are compared with."""
+"""The networks of the benchmark in PyTorch: what the engine's are compared with."""
 
 from __future__ import annotations
 
+from app.bench.torch_models.dinovision import DINOVISION
 from app.bench.torch_models.resnet50 import RESNET50
 from app.bench.torch_models.smollm2 import SMOLLM2
 from app.bench.torch_models.smolvla import SMOLVLA
@@ -15,5 +16,6 @@ TORCH_MODELS: dict[str, TorchModel] = {
     "unet": UNET,
     "resnet50": RESNET50,
     "whisper": WHISPER,
+    "dinovision": DINOVISION,
 }
 """By the names of `models.zoo.WORKLOADS`."""
