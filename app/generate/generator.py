@@ -93,13 +93,12 @@ class Generator:
         session.write(POSITION, np.array([self.position], np.uint32))
         if session is self._prompt:
             session.write(LAST, np.array([len(ids) - 1], np.uint32))
-        encoder = self.gpu.device.create_command_encoder()
-        session.encode(encoder)
-        if wanted:
-            self._readback.record(encoder, session.range(LOGITS))
-        serial = self.gpu.submit(encoder)
-        if wanted:
-            self._readback.arm(serial)
+        if not wanted:
+            session.run()
+            return
+        copy = self.gpu.device.create_command_encoder()
+        self._readback.record(copy, session.range(LOGITS))
+        self._readback.arm(session.run(behind=copy))
 
     def _logits(self) -> np.ndarray:
         until = time.perf_counter() + (0.0 if self.gpu.facts.is_cpu else SPIN_S)
