@@ -14,7 +14,7 @@ from app.progress import Progress
 from app.revision import revision
 from app.scene.renderer import PanelSources, SceneRenderer
 from app.telemetry.stamps import Stamps
-from app.tenancy.held_out import HeldOut
+from app.tenancy.held_out import HeldOutTrace
 from app.tenancy.jobs import InferJob, TrainJob
 from app.tenancy.nan_watch import NanWatch
 from app.tenancy.policy import make_policy
@@ -48,7 +48,7 @@ class Rig:
         source = open_camera(config.camera, config.input_size, config.seed)
         self.camera = owned.enter_context(CaptureThread(source, config.input_size))
         self.camera.wait_first(CAMERA_TIMEOUT_S)
-        self.gpu = Gpu.open()
+        self.gpu = Gpu.open(config.gpu, matrix_units=config.contract == "accelerated")
         progress.say(f"adapter: {self.gpu.name}")
 
     def build(
@@ -89,6 +89,12 @@ class Rig:
         if self.config.max_kernel_ms is not None or self.gpu.facts.is_cpu:
             return self.config.max_kernel_ms
         return KERNEL_SHARE * period_ms
+
+    def show(self, driver: XrDriver) -> None:
+        """Let the open driver show the scene, and say how its images go."""
+        driver.show(self.gpu, self.scene.eyes)
+        if driver.presenter is not None:
+            self.progress.say(driver.presenter.note)
 
     def warm_up_scene(self, driver: XrDriver) -> None:
         """Draw a few frames, so that drivers finish compiling."""
@@ -138,7 +144,7 @@ class Rig:
         owned: ExitStack,
         watch: NanWatch | None = None,
         rehearsed: Sequence[Image] = (),
-        held_out: HeldOut | None = None,
+        held_out: HeldOutTrace | None = None,
     ) -> tuple[Tenant, TrainJob, InferJob]:
         """The network as a tenant, with its two jobs; `owned` closes them."""
         train = TrainJob(self.network, self.image, watch, rehearsed)

@@ -27,7 +27,7 @@ from app.pretrain.recipe import PretrainRecipe, choose_recipe
 from app.progress import Progress
 from app.tables import say
 from app.train.errors import require_steps_left
-from app.train.held_out import HeldOut
+from app.train.held_out import HeldOutPhotos
 from app.train.photo_set import PhotoSet
 from assets import photos_dir
 from engine.checkpoint import Checkpoint, load_checkpoint
@@ -53,9 +53,9 @@ def run_pretrain(config: PretrainConfig, console: Console | None = None) -> int:
         recipe = choose_recipe(config.recipe_options(), config.steps, resumed)
         step = _step(resumed) if resumed else 0
         require_steps_left(config.resume, step, config.steps)
-        held_out = HeldOut(config.held_out or photos_dir() / "val", recipe.size + MARGIN)
+        held_out = HeldOutPhotos(config.held_out or photos_dir() / "val", recipe.size + MARGIN)
         photos = held_out.others(config.data or photos_dir() / "train", recipe.size, progress)
-        gpu = Gpu.open()
+        gpu = Gpu.open(config.gpu)
         learner = Pretrainer(gpu, recipe)
         evidence = Evidence(
             TokenReader(gpu, recipe.depth, recipe.size),

@@ -31,7 +31,7 @@ from app.rig import Rig
 from app.scene.hud import render_hud
 from app.scene.mirror import Mirror
 from app.telemetry.rows import ChunkRow, FrameRow, QualityRow
-from app.tenancy.held_out import HeldOut
+from app.tenancy.held_out import HeldOutTrace
 from app.tenancy.nan_watch import NanWatch
 from app.xr.driver import XrDriver, XrEnded
 from engine.errors import first_line
@@ -97,7 +97,7 @@ class LiveSession:
         shipped_decoder = not config.fresh
         self.rig.build(self.driver.view_size, 1e3 / config.hz, shipped_decoder=shipped_decoder)
         self.network, self.scene = self.rig.network, self.rig.scene
-        self.driver.show(self.gpu, self.scene.eyes)
+        self.rig.show(self.driver)
         self.clock = self.rig.clock()
         self.stamps = self.rig.stamps(self.clock)
         self.handling = Handling(self.scene)
@@ -129,10 +129,10 @@ class LiveSession:
     def _open_tenant(self, owned: ExitStack) -> None:
         config, size = self.config, self.config.input_size
         self.watch = NanWatch(self.network) if config.debug_nan else None
-        self.held_out: HeldOut | None = None
+        self.held_out: HeldOutTrace | None = None
         if config.held_out:
             photos = held_out(size)[: config.held_out]
-            self.held_out = HeldOut(self.network, photos, self._on_quality)
+            self.held_out = HeldOutTrace(self.network, photos, self._on_quality)
         policy, in_flight = self._scheduling
         self.tenant, self.train, self.infer = self.rig.tenant(
             self.stamps,

@@ -96,7 +96,7 @@ def frame_time_plot(runs: Sequence[tuple[str, RunFigures]]) -> Plot:
 def worst_second(second: Second, of: str = "") -> Plot:
     """The timeline of a second, with `of` saying whose."""
     timeline = Timeline.read(second)
-    why = f"The second with most missed refreshes ({len(timeline.stale)})"
+    why = f"The second with most missed refreshes ({second.missed})"
     if not second.missed:
         why = (
             f"No refresh was missed: the second with the longest frame ({second.longest_ms:.1f} ms)"
@@ -174,7 +174,8 @@ def _misses(run: RunFigures) -> Table:
     statistics = run.statistics
     rows = [
         ["refreshes", count(statistics.vsyncs)],
-        ["missed (an old frame was repeated)", count(statistics.stale)],
+        ["missed", count(statistics.missed)],
+        ["of these an old image was repeated", count(statistics.stale)],
         ["missed of 1000", number(run.missed_per_1000)],
         ["longest stale run", count(statistics.longest_stale_run)],
         ["frames dropped", count(statistics.dropped)],

@@ -43,8 +43,8 @@ class WorstSecond:
         self._last_ns = at_ns
         if frame.frame_ms is not None and frame.frame_ms > self._longest_ms:
             self._longest_ms, self._longest_ns = frame.frame_ms, at_ns
-        if frame.displayed_ns is not None and frame.stale_run:
-            self._add_missed(at_ns, frame.stale_run)
+        if frame.missed_refreshes:
+            self._add_missed(at_ns, frame.missed_refreshes)
 
     def _add_missed(self, at_ns: int, missed: int) -> None:
         self._window.append((at_ns, missed))

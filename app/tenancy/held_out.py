@@ -18,7 +18,7 @@ EVERY = 3
 """One of so many inferences paints a held-out photograph."""
 
 
-class HeldOut:
+class HeldOutTrace:
     """Photographs taken in turn, painted with the newest weights by a session that no panel shows.
 
     `images` uint8 [n, size, size, 3], n at least 1; `tell` gets a row for each figure.

@@ -19,7 +19,7 @@ from app.components import ComponentFinder
 from app.network import Network
 from app.pixels import finite_db, to_unit
 from app.tenancy.figure import Figure
-from app.tenancy.held_out import HeldOut
+from app.tenancy.held_out import HeldOutTrace
 from app.tenancy.nan_watch import NanWatch
 from app.tenancy.replay import Replay
 from engine.chunks import cut
@@ -176,13 +176,13 @@ class TrainJob(_PlanJob):
 class InferJob(_PlanJob):
     """Paint the newest camera image with the weights of the last finished step.
 
-    Some runs paint a held-out photograph instead, elsewhere: see `HeldOut`.
+    Some runs paint a held-out photograph instead, elsewhere: see `HeldOutTrace`.
     """
 
     name = "infer"
 
     def __init__(
-        self, network: Network, camera: FrameSource, held_out: HeldOut | None = None
+        self, network: Network, camera: FrameSource, held_out: HeldOutTrace | None = None
     ) -> None:
         super().__init__(network.infer, network.infer_costs, camera)
         self.network, self.held_out = network, held_out

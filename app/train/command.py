@@ -21,7 +21,7 @@ from app.start import has_state, steps_learnt
 from app.tables import say
 from app.train.config import TrainConfig
 from app.train.errors import require_steps_left
-from app.train.held_out import HeldOut
+from app.train.held_out import HeldOutPhotos
 from app.train.learner import Learner
 from app.train.photo_set import PhotoSet
 from app.train.recipe import Recipe, choose_recipe
@@ -49,12 +49,12 @@ def run_train(config: TrainConfig, console: Console | None = None) -> int:
         step = steps_learnt(resumed) if resumed else 0
         require_steps_left(config.resume, step, config.steps)
         encoder = open_encoder(config.encoder, recipe.depth)
-        held_out = HeldOut(config.held_out or photos_dir() / "val", recipe.size)
+        held_out = HeldOutPhotos(config.held_out or photos_dir() / "val", recipe.size)
         photos = held_out.others(config.data, recipe.size, progress)
         metadata = _metadata(recipe, encoder, photos)
         if resumed:
             _warn_of_differences(resumed, encoder, metadata)
-        gpu = Gpu.open()
+        gpu = Gpu.open(config.gpu)
         learner = Learner(gpu, recipe, encoder)
         if resumed:
             _resume(learner, resumed, step)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.config import UsageError, check_encoder_shape, check_file
+from engine.implementations import Choice
 from models.dinov3 import DEFAULT_DEPTH
 from models.vision import IMAGE
 
@@ -54,6 +55,8 @@ class TrainConfig:
     """Side of a sample, pixels (16 to 1024, a multiple of 16). [default: 224]"""
     depth: int | None = None
     """Layers of the encoder in use (1 to 12). [default: 3]"""
+    gpu: Choice = "auto"
+    """WebGPU implementation; auto: what DINOVISION_GPU says, else wgpu."""
     debug: bool = False
     """Show a traceback for expected errors too."""
 

@@ -24,7 +24,7 @@ MOST = 64
 log = logging.getLogger(__name__)
 
 
-class HeldOut:
+class HeldOutPhotos:
     """Centre squares of the readable images in a folder and below.
 
     Unreadable ones are skipped with a warning each. Raises `CameraError` if none is left.

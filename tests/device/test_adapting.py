@@ -18,7 +18,7 @@ from app.network import Network, NetworkConfig
 from app.pixels import psnr_db, to_unit
 from app.start import ADAPTING
 from app.telemetry.rows import QualityRow
-from app.tenancy.held_out import EVERY, HeldOut
+from app.tenancy.held_out import EVERY, HeldOutTrace
 from app.tenancy.jobs import InferJob, TrainJob
 from app.tenancy.policy import GreedyPolicy
 from app.tenancy.replay import Replay
@@ -52,7 +52,7 @@ class Session:
         self.rows: list[QualityRow] = []
         self.held_out = None
         if measured is not None:
-            self.held_out = HeldOut(network, measured, self.rows.append)
+            self.held_out = HeldOutTrace(network, measured, self.rows.append)
             self.held_out.measure()
         self.photo = photo
         self.train = TrainJob(network, self.camera)

@@ -15,7 +15,7 @@ from app.camera import CameraError
 from app.camera.tree import find_images
 from app.prefetch import Prefetch
 from app.train.augment import augmented
-from app.train.held_out import HeldOut
+from app.train.held_out import HeldOutPhotos
 from app.train.photo_set import PhotoSet, file_digest, scan
 
 Warnings = pytest.LogCaptureFixture
@@ -174,7 +174,7 @@ def test_held_out_measures_some_and_knows_all(tmp_path: Path, caplog: Warnings) 
     for k in range(130):
         write(tmp_path / f"{k:03}.png", solid((k, k, k), 4, 4))
     (tmp_path / "000.png").write_bytes(b"damaged")
-    held_out = HeldOut(tmp_path, 16)
+    held_out = HeldOutPhotos(tmp_path, 16)
     assert len(held_out.digests) == 130
     assert len(held_out.images) == 43 and len(caplog.records) == 1
     assert all(image.shape == (16, 16, 3) for image in held_out.images)
