@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-import wgpu
+if TYPE_CHECKING:
+    import wgpu
+
+PresenterChoice = Literal["auto", "host", "shared"]
+"""shared: without the host's memory where the devices can, else host. auto: likewise, but host on a
+CPU, where that is better."""
 
 
 @dataclass(frozen=True)
@@ -13,12 +18,14 @@ class Presented:
     """What one frame handed to the compositor.
 
     `image_id` is the frame whose eye images it showed, 0 when there was none yet; `presenter_ms`
-    is the time that handing them over took on the calling thread.
+    is the time that handing them over took on the calling thread; `host_bytes` were written to the
+    host's memory for that since the frame before.
     """
 
     frame_id: int
     image_id: int
     presenter_ms: float
+    host_bytes: int = 0
 
     @property
     def image_age(self) -> int:
@@ -34,6 +41,8 @@ class Presenter(Protocol):
     """
 
     name: str
+    note: str
+    """How the images go and, where that is not the best way, why; one line."""
 
     def record(self, encoder: wgpu.GPUCommandEncoder, frame_id: int) -> None:
         """Record what must follow the eye images in the same submission."""
@@ -53,6 +62,10 @@ class Presenter(Protocol):
     @property
     def cost_ns(self) -> int:
         """What `present` takes of late, ns: images must be finished so much earlier."""
+
+    @property
+    def host_bytes(self) -> int:
+        """Bytes of eye images written to the host's memory so far, by a device or the host."""
 
     def close(self) -> None:
         """Free what the presenter made; safe to call twice."""

@@ -24,6 +24,8 @@ from app.xr.openxr import choices
 from app.xr.openxr.driver import OpenXrDriver
 from app.xr.openxr.headset import refresh_rates
 from app.xr.openxr.presenter_host import HostPresenter
+from app.xr.openxr.presenters import make_presenter
+from app.xr.presenter import Presenter
 from engine.gpu import Gpu
 from tests.xr.swapchain_reader import SwapchainReader
 
@@ -39,23 +41,26 @@ class Application:
         self.options = options
         self.driver = OpenXrDriver(render_scale=options.scale, patience_ms=options.patience)
         self.driver.open()
-        self.gpu = Gpu.open()
+        self.gpu = Gpu.open(options.gpu)
         self.scene = make_scene(self.gpu, self.driver.view_size)
         headset = self.driver.headset
-        self.presenter = HostPresenter(
-            self.gpu,
-            self.scene.eyes,
-            headset.vulkan,
-            headset.swapchain,
-            imports=not options.no_imports,
-        )
+        buffers = self.gpu.created["buffer"]
+        self.presenter: Any = self.make_presenter()
         self.driver.present_with(self.presenter)
+        self.buffers = self.gpu.created["buffer"] - buffers
         self.reader = SwapchainReader(headset) if options.check_every else None
         self.own: dict[int, np.ndarray] = {}
         self.idles = self.frames = self.rendered = self.chunks = self.garbage = 0
         self.results: list[Any] = []
         self.presented: list[Any] = []
         self.differences: list[int] = []
+
+    def make_presenter(self) -> Presenter:
+        headset = self.driver.headset
+        parts = (self.gpu, self.scene.eyes, headset.vulkan, headset.swapchain)
+        if self.options.no_imports:
+            return HostPresenter(*parts, imports=False)
+        return make_presenter(self.options.presenter, *parts)
 
     def idle(self) -> None:
         self.idles += 1
@@ -73,7 +78,10 @@ class Application:
             space=headset.wearer.world.kind.name,
             rates=refresh_rates(headset.instance, headset.session),
             extensions=headset.instance.extensions,
-            imports=self.presenter.imports,
+            presenter=self.presenter.name,
+            note=self.presenter.note,
+            imports=getattr(self.presenter, "imports", None),
+            buffers=self.buffers,
             mask=[None if m is None else [len(m.vertices), len(m.indices)] for m in masks],
         )
         created = self.gpu.objects_created
@@ -164,6 +172,7 @@ class Application:
             ages=sorted({p.image_age for p in self.presented if p.image_id}),
             presenter_ms=[float(np.percentile(costs, q)) for q in (50, 99)] if costs else None,
             skipped=self.presenter.skipped,
+            host_bytes=sum(p.host_bytes for p in self.presented),
             invalid=self.driver.invalid_times,
             garbage=self.garbage,
             created=self.gpu.objects_created - created - self.read_buffers(),
@@ -207,6 +216,8 @@ def main() -> int:
     parser.add_argument("--views", type=int, default=0)
     parser.add_argument("--images")
     parser.add_argument("--no-imports", action="store_true")
+    parser.add_argument("--presenter", default="host")
+    parser.add_argument("--gpu", default="auto")
     parser.add_argument("--graphics")
     logging.basicConfig(level=logging.WARNING)
     options = parser.parse_args()

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.xr.monado_files import LIBRARIES
+from tests.xr.monado_files import driver, linker
 
 PATIENCE_S = 120.0
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,8 +32,7 @@ class Monado:
         self.environment = {
             **{name: value for name, value in os.environ.items() if name != "WAYLAND_DISPLAY"},
             "XDG_RUNTIME_DIR": self._session.name,
-            "VK_DRIVER_FILES": str(folder / "lvp.json"),
-            "VK_LOADER_LAYERS_DISABLE": "~implicit~",
+            **driver(folder),
             "XR_RUNTIME_JSON": str(folder / "monado.json"),
             "PYTHONPATH": str(ROOT),
         }
@@ -62,11 +61,7 @@ class Monado:
 
     def linker(self) -> list[str]:
         """The runtime's own dynamic linker, to be followed by a program."""
-        libraries = self._folder / LIBRARIES
-        paths = [libraries, self._folder / "usr/lib"]
-        paths += [libraries / name for name in ("blas", "lapack", "pulseaudio")]
-        linker = libraries / "ld-linux-x86-64.so.2"
-        return [str(linker), "--library-path", ":".join(map(str, paths))]
+        return linker(self._folder)
 
     def launch(self, module: str, *arguments: str, **environment: str) -> HeadsetProgram:
         """Run a Python module of this repository as a client of the service."""

@@ -57,6 +57,26 @@ def runtime_folder() -> Path:
     return folder
 
 
+def linker(folder: Path) -> list[str]:
+    """The unpacked runtime's own dynamic linker, to be followed by a program."""
+    libraries = folder / LIBRARIES
+    paths = [libraries, folder / "usr/lib"]
+    paths += [libraries / name for name in ("blas", "lapack", "pulseaudio")]
+    return [
+        str(libraries / "ld-linux-x86-64.so.2"),
+        "--library-path",
+        ":".join(map(str, paths)),
+    ]
+
+
+def driver(folder: Path) -> dict[str, str]:
+    """Environment variables with which Vulkan programs take the unpacked lavapipe."""
+    return {
+        "VK_DRIVER_FILES": str(folder / "lvp.json"),
+        "VK_LOADER_LAYERS_DISABLE": "~implicit~",
+    }
+
+
 def _fetch(scratch: Path, unpacked: Path) -> None:
     if shutil.which("apt-get") is None or not KEYRING.exists() or platform.machine() != "x86_64":
         raise FetchError("tests/xr fetch Monado from Debian: run them on Debian (amd64)")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from app.xr.openxr.headset import Headset
 from app.xr.openxr.host_buffer import HostBuffer
 from app.xr.openxr.vulkan_device import vk
+
+if TYPE_CHECKING:
+    from app.xr.openxr.headset import Headset
+    from tests.xr.stand_in import StandIn
 
 COLOUR = {"aspectMask": vk.VK_IMAGE_ASPECT_COLOR_BIT, "baseArrayLayer": 0, "layerCount": 1}
 
@@ -16,7 +19,7 @@ COLOUR = {"aspectMask": vk.VK_IMAGE_ASPECT_COLOR_BIT, "baseArrayLayer": 0, "laye
 class SwapchainReader:
     """Wraps `release` of the headset's swapchain; `last` is the newest image, uint8 [h, 2 w, 4]."""
 
-    def __init__(self, headset: Headset) -> None:
+    def __init__(self, headset: Headset | StandIn) -> None:
         self._vulkan, self._swapchain = headset.vulkan, headset.swapchain
         width, height = self._swapchain.size
         self._buffer = HostBuffer(self._vulkan, width * height * 4, readable=True)
@@ -49,6 +52,14 @@ class SwapchainReader:
         width, height = self._swapchain.size
         self.last = self._buffer.bytes.reshape(height, width, 4).copy()
         self._release()
+
+    def close(self) -> None:
+        """Leave the swapchain as it was."""
+        swapchain: Any = self._swapchain
+        swapchain.acquire, swapchain.release = self._acquire, self._release
+        self._vulkan.wait_idle()
+        vk.vkDestroyCommandPool(self._vulkan.device, self._pool, None)
+        self._buffer.close()
 
     def _read(self, image: Any) -> None:
         colour = vk.VK_IMAGE_LAYOUT_COLOR_ATTACHMENT_OPTIMAL

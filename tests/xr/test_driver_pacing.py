@@ -83,8 +83,9 @@ class Runtime:
 class Images:
     """A presenter whose images arrive when the test says so."""
 
-    name = "test"
+    name = note = "test"
     cost_ns = 1_000_000
+    host_bytes = 0
 
     def __init__(self) -> None:
         self.arrived = 0

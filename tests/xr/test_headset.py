@@ -85,9 +85,13 @@ def test_two_hundred_frames(monado: Start, launch: Launch, tmp_path: Path) -> No
 
 
 def test_patience_of_zero_shows_the_image_before(monado: Start, launch: Launch) -> None:
-    program = launch(monado(NULL_COMPOSITOR, SIMULATED), "--frames", "30", "--patience", "0")
-    done = program.event("done")
+    program = launch(
+        monado(NULL_COMPOSITOR, SIMULATED),
+        *("--frames", "30", "--patience", "0", "--gpu", "wgpu", "--presenter", "shared"),
+    )
+    opened, done = program.event("open"), program.event("done")
     assert program.finish() == 0, program.errors()
+    assert opened["presenter"] == "host" and "(--gpu dawn does)" in opened["note"]
     assert 1 in done["ages"], "no frame waited for its own image"
 
 

@@ -26,10 +26,10 @@ from app.xr.openxr.frames import Rendered, Waited
 from app.xr.openxr.headset import Headset
 from app.xr.openxr.mask import visibility_mask
 from app.xr.openxr.outcomes import Outcomes
-from app.xr.openxr.presenter_host import HostPresenter
+from app.xr.openxr.presenters import make_presenter
 from app.xr.openxr.wearer import Wearer
 from app.xr.openxr.xr_time import is_usable
-from app.xr.presenter import Presented, Presenter
+from app.xr.presenter import Presented, Presenter, PresenterChoice
 from app.xr.visibility import VisibilityMask
 from engine.gpu import Gpu
 
@@ -63,10 +63,11 @@ class OpenXrDriver:
     `view_size` asks for eye images of that size, pixels; None: the recommended size times
     `render_scale`. `hz` asks for the nearest refresh rate the
     display offers. `patience_ms` bounds how long after `end_frame` a frame is held back for its own
-    image (None: until it is due; 0: never, so that each frame shows the image before). `debug`
-    sends the runtime's messages to the log.
+    image (None: until it is due; 0: never, so that each frame shows the image before). `presenter`
+    is how images reach the runtime, see `presenters`. `debug` sends the runtime's messages to the
+    log.
 
-    After `open`, `present_with` names the presenter; without one the wearer sees nothing.
+    After `open`, `show` makes the presenter; without one the wearer sees nothing.
     """
 
     name = "openxr"
@@ -78,17 +79,19 @@ class OpenXrDriver:
         render_scale: float = 1.0,
         hz: float | None = None,
         patience_ms: float | None = None,
+        presenter: PresenterChoice = "auto",
         debug: bool = False,
     ) -> None:
         self.view_size = view_size or (0, 0)
         self.invalid_times = 0
         """Frames skipped because the runtime predicted no usable display time."""
         self._wanted_size, self._scale, self._hz = view_size, render_scale, hz
-        self._debug = debug
+        self._debug, self._choice = debug, presenter
         self._patience_ns = None if patience_ms is None else round(patience_ms * 1e6)
         self._headset: Headset | None = None
         self._states: list[str] = []
         self._presenter: Presenter | None = None
+        self._host_bytes = 0
         self._frame: _Frame | None = None
         self._last_id = 0
         self._last_period_ns = PAUSE_NS
@@ -125,16 +128,18 @@ class OpenXrDriver:
         return self.headset.wearer
 
     def show(self, gpu: Gpu, eyes: wgpu.GPUTexture) -> None:
-        """Present `eyes` (rgba8unorm-srgb, both side by side) from the host's memory.
+        """Present `eyes` (rgba8unorm-srgb, both side by side).
 
         Waits for `gpu` once. Raises `XrError` when the texture does not fit the swapchain.
         """
         headset = self.headset
-        self.present_with(HostPresenter(gpu, eyes, headset.vulkan, headset.swapchain))
+        self.present_with(
+            make_presenter(self._choice, gpu, eyes, headset.vulkan, headset.swapchain)
+        )
 
     def present_with(self, presenter: Presenter) -> None:
         """Name the presenter of this session's swapchain; it is closed with the driver."""
-        self._presenter = presenter
+        self._presenter, self._host_bytes = presenter, presenter.host_bytes
 
     @property
     def presenter(self) -> Presenter | None:
@@ -301,16 +306,18 @@ class OpenXrDriver:
         self._frame = None
         if frame.waited is None:
             return
-        image_id = 0
+        image_id = host_bytes = 0
         begin_ns = time.perf_counter_ns()
         if self._presenter is not None and frame.timing.should_render:
             image_id = self._presenter.present()
+            host_bytes = self._presenter.host_bytes - self._host_bytes
+            self._host_bytes += host_bytes
         self.headset.frames.end(frame.waited.display_time, self._rendered.get(image_id))
         ended_ns = time.perf_counter_ns()
         if frame.timing.should_render:
             self._outcomes.ended(frame.timing.frame_id, image_id, ended_ns)
             spent_ms = (ended_ns - begin_ns) / 1e6
-            self._presented.append(Presented(frame.timing.frame_id, image_id, spent_ms))
+            self._presented.append(Presented(frame.timing.frame_id, image_id, spent_ms, host_bytes))
         self._forget_before(image_id)
 
     def _forget_before(self, image_id: int) -> None:

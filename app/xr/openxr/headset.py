@@ -9,8 +9,8 @@ from app.xr.openxr.choices import choose_refresh_rate
 from app.xr.openxr.frames import FrameCalls
 from app.xr.openxr.instance import XrInstance
 from app.xr.openxr.session import XrSession
+from app.xr.openxr.session_vulkan import graphics_binding, make_vulkan_device
 from app.xr.openxr.swapchain import EyeSwapchain, recommended_view_size
-from app.xr.openxr.vulkan_device import VulkanDevice
 from app.xr.openxr.wearer import Wearer
 
 
@@ -35,9 +35,9 @@ class Headset:
             undo.callback(self.instance.close)
             recommended = recommended_view_size(self.instance, render_scale)
             self.view_size = view_size or recommended
-            self.vulkan = VulkanDevice(self.instance)
+            self.vulkan = make_vulkan_device(self.instance)
             undo.callback(self.vulkan.close)
-            self.session = XrSession(self.instance, self.vulkan.binding)
+            self.session = XrSession(self.instance, graphics_binding(self.vulkan))
             undo.callback(self.session.close)
             self.swapchain = EyeSwapchain(self.session, self.view_size)
             undo.callback(self.swapchain.close)

@@ -12,18 +12,20 @@ yet shows the image before, with the pose that this one was rendered for.
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import numpy as np
-import wgpu
 from numpy.typing import NDArray
 
 from app.xr.driver import XrError
 from app.xr.openxr.host_buffer import HostBuffer, ImportedBuffer
-from app.xr.openxr.swapchain import EyeSwapchain
-from app.xr.openxr.uploader import TEXEL_BYTES, Upload, Uploader
+from app.xr.openxr.uploader import TEXEL_BYTES, Swapchain, Upload, Uploader, check_eyes
 from app.xr.openxr.vulkan_device import VulkanDevice
 from engine.gpu import Gpu
 from engine.readback import Readback
+
+if TYPE_CHECKING:
+    import wgpu
 
 SLOTS = 3
 """Images on their way at once: one being rendered, one arriving, one being shown."""
@@ -35,10 +37,13 @@ SMOOTHING = 0.1
 class _Slot:
     """One image on its way: a readback and an upload, idle once both are done."""
 
-    def __init__(self, gpu: Gpu, vulkan: VulkanDevice, uploader: Uploader, nbytes: int) -> None:
-        self.readback = Readback(gpu, nbytes)
+    def __init__(
+        self, gpu: Gpu, vulkan: VulkanDevice, uploader: Uploader, row_bytes: int, rows: int
+    ) -> None:
+        self.readback = Readback(gpu, row_bytes * rows)
         self.frame_id = 0
-        self._vulkan, self._uploader = vulkan, uploader
+        self.host_bytes = 0
+        self._vulkan, self._uploader, self._row_bytes = vulkan, uploader, row_bytes
         self._pages: ImportedBuffer | None = None
         self._buffer: HostBuffer | None = None
         self._from_pages: Upload | None = None
@@ -50,7 +55,9 @@ class _Slot:
         assert image is not None
         try:
             self._pages = ImportedBuffer(self._vulkan, image)
-            self._from_pages = self._uploader.upload(self._pages.handle, self._pages.offset)
+            self._from_pages = self._uploader.upload(
+                self._pages.handle, self._row_bytes, self._pages.offset
+            )
         except XrError:
             return False
         finally:
@@ -61,7 +68,7 @@ class _Slot:
         """The upload from a buffer of its own."""
         if self._from_buffer is None:
             self._buffer = HostBuffer(self._vulkan, self.readback.nbytes)
-            self._from_buffer = self._uploader.upload(self._buffer.handle)
+            self._from_buffer = self._uploader.upload(self._buffer.handle, self._row_bytes)
         return self._from_buffer
 
     def upload(self, image: NDArray[np.uint8], index: int) -> None:
@@ -74,6 +81,7 @@ class _Slot:
         upload = self.make_buffer()
         assert self._buffer is not None
         self._buffer.bytes[:] = image
+        self.host_bytes += image.nbytes
         self.readback.unmap()
         upload.submit(index)
 
@@ -107,23 +115,22 @@ class HostPresenter:
         gpu: Gpu,
         eyes: wgpu.GPUTexture,
         vulkan: VulkanDevice,
-        swapchain: EyeSwapchain,
+        swapchain: Swapchain,
         *,
         imports: bool = True,
+        note: str = "eye images go through the host's memory",
     ) -> None:
+        check_eyes(eyes, swapchain)
         width, height = swapchain.size
-        if tuple(eyes.size[:2]) != swapchain.size or eyes.format != "rgba8unorm-srgb":
-            raise XrError(
-                f"the swapchain takes rgba8unorm-srgb of {width}x{height}, the eyes are "
-                f"{eyes.format} of {eyes.size[0]}x{eyes.size[1]}"
-            )
+        self.note = note
         self._gpu, self._swapchain = gpu, swapchain
         self._source = {"texture": eyes}
         self._size = (width, height, 1)
         self._row_bytes = -(-width * TEXEL_BYTES // ROW_ALIGNMENT) * ROW_ALIGNMENT
-        self._uploader = Uploader(vulkan, swapchain, self._row_bytes)
-        nbytes = self._row_bytes * height
-        self._slots = [_Slot(gpu, vulkan, self._uploader, nbytes) for _ in range(SLOTS)]
+        self._uploader = Uploader(vulkan, swapchain)
+        self._slots = [
+            _Slot(gpu, vulkan, self._uploader, self._row_bytes, height) for _ in range(SLOTS)
+        ]
         self._recorded: _Slot | None = None
         self._shown = 0
         self._cost_ns = 0.0
@@ -147,6 +154,7 @@ class HostPresenter:
     def _copy(self, encoder: wgpu.GPUCommandEncoder, slot: _Slot) -> None:
         layout = {"buffer": slot.readback.buffer, "bytes_per_row": self._row_bytes}
         encoder.copy_texture_to_buffer(self._source, layout, self._size)
+        slot.host_bytes += slot.readback.nbytes
 
     def record(self, encoder: wgpu.GPUCommandEncoder, frame_id: int) -> None:
         """Copy the eyes into a free readback; skipped when there is none."""
@@ -198,6 +206,11 @@ class HostPresenter:
     def cost_ns(self) -> int:
         """What `present` takes of late, nanoseconds."""
         return round(self._cost_ns)
+
+    @property
+    def host_bytes(self) -> int:
+        """Bytes of eye images written to the host's memory so far, by the device or the host."""
+        return sum(slot.host_bytes for slot in self._slots)
 
     def close(self) -> None:
         """Free buffers and commands; waits for the session's queue. Safe to call twice."""

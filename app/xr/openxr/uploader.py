@@ -1,15 +1,41 @@
-"""Copies image bytes from buffers into swapchain images on the session's queue, without waiting."""
+"""Copies images into swapchain images on the session's queue, without waiting."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
-from app.xr.driver import XrLost
-from app.xr.openxr.swapchain import EyeSwapchain
+from app.xr.driver import XrError, XrLost
 from app.xr.openxr.vulkan_device import VulkanDevice, vk
 
+if TYPE_CHECKING:
+    import wgpu
+
 TEXEL_BYTES = 4
+TARGET = vk.VK_IMAGE_LAYOUT_TRANSFER_DST_OPTIMAL
+"""Layout of a swapchain image while it is written."""
+
 _WHOLE = {"aspectMask": vk.VK_IMAGE_ASPECT_COLOR_BIT, "baseArrayLayer": 0, "layerCount": 1}
+LAYER = vk.VkImageSubresourceLayers(mipLevel=0, **_WHOLE)
+"""The only layer and level of an image."""
+
+
+class Swapchain(Protocol):
+    """Images to be filled in turn: the runtime's, or what stands in for them."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height, pixels: both eyes side by side."""
+
+    @property
+    def images(self) -> Sequence[int]:
+        """Addresses of the VkImages."""
+
+    def acquire(self) -> int:
+        """Index of the image to write next."""
+
+    def release(self) -> None:
+        """Hand the acquired image over; what writes it has been submitted."""
 
 
 class Upload:
@@ -35,10 +61,7 @@ class Upload:
     def submit(self, image: int) -> None:
         """Copy the buffer, which must not be busy, into the image of that index."""
         info = vk.VkSubmitInfo(pCommandBuffers=[self._commands[image]])
-        try:
-            vk.vkQueueSubmit(self._queue, 1, [info], self._fence)
-        except vk.VkErrorDeviceLost as error:
-            raise XrLost("the headset's graphics device was lost: start again") from error
+        submit(self._queue, info, self._fence)
         self._submitted = True
 
     def close(self) -> None:
@@ -47,18 +70,39 @@ class Upload:
 
 
 class Uploader:
-    """Makes uploads into `swapchain` from buffers whose rows are `row_bytes` apart."""
+    """Records what writes the images of `swapchain`, once."""
 
-    def __init__(self, vulkan: VulkanDevice, swapchain: EyeSwapchain, row_bytes: int) -> None:
-        self._vulkan, self._row_bytes = vulkan, row_bytes
+    def __init__(self, vulkan: VulkanDevice, swapchain: Swapchain) -> None:
+        self._vulkan = vulkan
         self._images = [vk.ffi.cast("VkImage", image) for image in swapchain.images]
         self._size = swapchain.size
         info = vk.VkCommandPoolCreateInfo(queueFamilyIndex=vulkan.family)
         self._pool = vk.vkCreateCommandPool(vulkan.device, info, None)
         self._uploads: list[Upload] = []
 
-    def upload(self, buffer: Any, offset: int = 0) -> Upload:
-        """The way from a VkBuffer, from byte `offset` on, into every image."""
+    def upload(self, buffer: Any, row_bytes: int, offset: int = 0) -> Upload:
+        """The way into any image from a VkBuffer: from byte `offset` on, rows `row_bytes` apart."""
+        region = vk.VkBufferImageCopy(
+            bufferOffset=offset,
+            bufferRowLength=row_bytes // TEXEL_BYTES,
+            bufferImageHeight=0,
+            imageSubresource=LAYER,
+            imageOffset=(0, 0, 0),
+            imageExtent=(*self._size, 1),
+        )
+
+        def fill(command: Any, image: Any) -> None:
+            vk.vkCmdCopyBufferToImage(command, buffer, image, TARGET, 1, [region])
+
+        upload = Upload(self._vulkan.queue, self._vulkan.device, self.commands(fill))
+        self._uploads.append(upload)
+        return upload
+
+    def commands(self, fill: Callable[[Any, Any], None]) -> list[Any]:
+        """A command buffer for each image: `fill` records what writes the whole of one.
+
+        It gets the command buffer and the VkImage, whose layout is `TARGET` then.
+        """
         commands = vk.vkAllocateCommandBuffers(
             self._vulkan.device,
             vk.VkCommandBufferAllocateInfo(
@@ -69,43 +113,32 @@ class Uploader:
         )
         made = [commands[i] for i in range(len(self._images))]
         for command, image in zip(made, self._images, strict=True):
-            self._record(command, image, buffer, offset)
-        upload = Upload(self._vulkan.queue, self._vulkan.device, made)
-        self._uploads.append(upload)
-        return upload
+            vk.vkBeginCommandBuffer(command, vk.VkCommandBufferBeginInfo())
+            self._record(command, image, fill)
+            vk.vkEndCommandBuffer(command)
+        return made
 
-    def _record(self, command: Any, image: Any, buffer: Any, offset: int) -> None:
-        writable = vk.VK_IMAGE_LAYOUT_TRANSFER_DST_OPTIMAL
-        region = vk.VkBufferImageCopy(
-            bufferOffset=offset,
-            bufferRowLength=self._row_bytes // TEXEL_BYTES,
-            bufferImageHeight=0,
-            imageSubresource=vk.VkImageSubresourceLayers(mipLevel=0, **_WHOLE),
-            imageOffset=(0, 0, 0),
-            imageExtent=(*self._size, 1),
-        )
-        vk.vkBeginCommandBuffer(command, vk.VkCommandBufferBeginInfo())
+    def _record(self, command: Any, image: Any, fill: Callable[[Any, Any], None]) -> None:
         # The runtime hands images over, and takes them back, as colour attachments. What they
         # held is not needed, so their old layout may be taken as undefined.
-        _barrier(
+        barrier(
             command,
             image,
-            (vk.VK_IMAGE_LAYOUT_UNDEFINED, writable),
+            (vk.VK_IMAGE_LAYOUT_UNDEFINED, TARGET),
             (0, vk.VK_ACCESS_TRANSFER_WRITE_BIT),
             (vk.VK_PIPELINE_STAGE_TOP_OF_PIPE_BIT, vk.VK_PIPELINE_STAGE_TRANSFER_BIT),
         )
-        vk.vkCmdCopyBufferToImage(command, buffer, image, writable, 1, [region])
-        _barrier(
+        fill(command, image)
+        barrier(
             command,
             image,
-            (writable, vk.VK_IMAGE_LAYOUT_COLOR_ATTACHMENT_OPTIMAL),
+            (TARGET, vk.VK_IMAGE_LAYOUT_COLOR_ATTACHMENT_OPTIMAL),
             (vk.VK_ACCESS_TRANSFER_WRITE_BIT, vk.VK_ACCESS_COLOR_ATTACHMENT_WRITE_BIT),
             (
                 vk.VK_PIPELINE_STAGE_TRANSFER_BIT,
                 vk.VK_PIPELINE_STAGE_COLOR_ATTACHMENT_OUTPUT_BIT,
             ),
         )
-        vk.vkEndCommandBuffer(command)
 
     def close(self) -> None:
         """Free everything; waits for the queue. Safe to call twice."""
@@ -117,21 +150,41 @@ class Uploader:
         self._pool, self._uploads = None, []
 
 
-def _barrier(
+def check_eyes(eyes: wgpu.GPUTexture, swapchain: Swapchain) -> None:
+    """Raise `XrError` unless the texture's bytes are the swapchain's."""
+    width, height = swapchain.size
+    if tuple(eyes.size[:2]) != (width, height) or eyes.format != "rgba8unorm-srgb":
+        raise XrError(
+            f"the swapchain takes rgba8unorm-srgb of {width}x{height}, the eyes are "
+            f"{eyes.format} of {eyes.size[0]}x{eyes.size[1]}"
+        )
+
+
+def submit(queue: Any, info: Any, fence: Any = vk.ffi.NULL) -> None:
+    """VkQueueSubmit. Raises `XrLost` when the device is lost."""
+    try:
+        vk.vkQueueSubmit(queue, 1, [info], fence)
+    except vk.VkErrorDeviceLost as error:
+        raise XrLost("the headset's graphics device was lost: start again") from error
+
+
+def barrier(
     command: Any,
     image: Any,
     layouts: tuple[int, int],
     access: tuple[int, int],
     stages: tuple[int, int],
+    families: tuple[int, int] = (vk.VK_QUEUE_FAMILY_IGNORED, vk.VK_QUEUE_FAMILY_IGNORED),
 ) -> None:
-    barrier = vk.VkImageMemoryBarrier(
+    """Record a barrier of a whole image; each pair is what was and what will be."""
+    change = vk.VkImageMemoryBarrier(
         srcAccessMask=access[0],
         dstAccessMask=access[1],
         oldLayout=layouts[0],
         newLayout=layouts[1],
-        srcQueueFamilyIndex=vk.VK_QUEUE_FAMILY_IGNORED,
-        dstQueueFamilyIndex=vk.VK_QUEUE_FAMILY_IGNORED,
+        srcQueueFamilyIndex=families[0],
+        dstQueueFamilyIndex=families[1],
         image=image,
         subresourceRange=vk.VkImageSubresourceRange(baseMipLevel=0, levelCount=1, **_WHOLE),
     )
-    vk.vkCmdPipelineBarrier(command, *stages, 0, 0, None, 0, None, 1, [barrier])
+    vk.vkCmdPipelineBarrier(command, *stages, 0, 0, None, 0, None, 1, [change])

@@ -1,17 +1,10 @@
-"""The session's own small Vulkan device, made as the runtime wants it.
-
-Through XR_KHR_vulkan_enable2, where the runtime creates instance and device, or the older
-XR_KHR_vulkan_enable, where it only names extensions and the physical device.
-"""
+"""The session's own small Vulkan device: it fills the images that the runtime shows."""
 
 from __future__ import annotations
 
-import ctypes
-from typing import Any
+from typing import Any, Protocol
 
 from app.xr.driver import XrError
-from app.xr.openxr.binding import address, checked, function, platform, told, xr
-from app.xr.openxr.instance import XrInstance
 
 try:
     import vulkan as vk
@@ -22,30 +15,41 @@ except Exception as error:  # it opens libvulkan
     ) from error
 
 IMPORT_EXTENSION = "VK_EXT_external_memory_host"
+SHARING_EXTENSIONS = ("VK_KHR_external_memory_fd", "VK_KHR_external_semaphore_fd")
+WANTED_EXTENSIONS = (IMPORT_EXTENSION, *SHARING_EXTENSIONS)
 
 _NEWEST = vk.VK_MAKE_VERSION(1, 1, 0)
+
+
+class DeviceMaker(Protocol):
+    """Makes what a `VulkanDevice` consists of, in this order."""
+
+    def instance(self) -> Any:
+        """The VkInstance."""
+
+    def physical(self, instance: Any) -> Any:
+        """The VkPhysicalDevice."""
+
+    def device(self, physical: Any, family: int, extensions: list[str]) -> Any:
+        """The VkDevice, with one queue of `family`, these extensions and its own ones."""
 
 
 class VulkanDevice:
     """A logical device with one queue that can draw and copy.
 
-    `binding` is what the session is created with. Raises `XrError` when it cannot be made.
+    Raises `XrError` when it cannot be made.
     """
 
-    def __init__(self, instance: XrInstance) -> None:
+    def __init__(self, maker: DeviceMaker) -> None:
         self.instance: Any = None
         self.device: Any = None
         try:
-            with told("making the session's Vulkan device"):
-                self._check_requirements(instance)
-                maker = _ByRuntime if instance.has("XR_KHR_vulkan_enable2") else _ByExtensions
-                made = maker(instance)
-                self.instance = made.instance()
-                self.physical = made.physical(self.instance)
-                self.family = _graphics_family(self.physical)
-                offered = _names(vk.vkEnumerateDeviceExtensionProperties(self.physical, None))
-                extensions = [IMPORT_EXTENSION] if IMPORT_EXTENSION in offered else []
-                self.device = made.device(self.physical, self.family, extensions)
+            self.instance = maker.instance()
+            self.physical = maker.physical(self.instance)
+            self.family = _graphics_family(self.physical)
+            offered = extension_names(vk.vkEnumerateDeviceExtensionProperties(self.physical, None))
+            self.extensions = [name for name in WANTED_EXTENSIONS if name in offered]
+            self.device = maker.device(self.physical, self.family, self.extensions)
         except vk.VkError as error:
             self.close()
             raise XrError(f"the session's Vulkan device cannot be made: {error!r}") from error
@@ -55,30 +59,16 @@ class VulkanDevice:
         self.queue: Any = vk.vkGetDeviceQueue(self.device, self.family, 0)
         self.name = str(vk.vkGetPhysicalDeviceProperties(self.physical).deviceName)
         self.memory_types = _memory_types(self.physical)
-        self.import_alignment = _import_alignment(self.physical) if extensions else 0
+        imports = IMPORT_EXTENSION in self.extensions
+        self.import_alignment = _import_alignment(self.physical) if imports else 0
         """Alignment of host memory that can be imported, bytes; 0 when none can."""
 
     @property
-    def binding(self) -> Any:
-        """The XrGraphicsBindingVulkanKHR of this device and queue."""
-        return xr.GraphicsBindingVulkanKHR(
-            instance=_to_ctypes(self.instance, platform.VkInstance),
-            physical_device=_to_ctypes(self.physical, platform.VkPhysicalDevice),
-            device=_to_ctypes(self.device, platform.VkDevice),
-            queue_family_index=self.family,
-            queue_index=0,
-        )
-
-    def _check_requirements(self, instance: XrInstance) -> None:
-        """The specification forbids creating a session before this call."""
-        number = "2" if instance.has("XR_KHR_vulkan_enable2") else ""
-        ask = function(
-            instance.handle,
-            f"xrGetVulkanGraphicsRequirements{number}KHR",
-            platform.PFN_xrGetVulkanGraphicsRequirements2KHR,
-        )
-        requirements = xr.GraphicsRequirementsVulkanKHR()
-        checked(ask(instance.handle, instance.system, ctypes.byref(requirements)))
+    def uuids(self) -> tuple[bytes, bytes]:
+        """Device and driver: alike for devices that can share memory, 16 bytes each."""
+        ids = vk.VkPhysicalDeviceIDProperties()
+        vk.vkGetPhysicalDeviceProperties2(self.physical, vk.VkPhysicalDeviceProperties2(pNext=ids))
+        return bytes(vk.ffi.buffer(ids.deviceUUID)), bytes(vk.ffi.buffer(ids.driverUUID))
 
     def memory_type(self, allowed: int, properties: int) -> int | None:
         """Index of a memory type among the bits `allowed` that has all `properties`."""
@@ -109,92 +99,8 @@ class VulkanDevice:
         self.device = self.instance = None
 
 
-class _ByRuntime:
-    """XR_KHR_vulkan_enable2."""
-
-    def __init__(self, xr_instance: XrInstance) -> None:
-        self._xr = xr_instance
-        self._loader = ctypes.cast(
-            int(vk.ffi.cast("uintptr_t", vk._vulkan.lib.vkGetInstanceProcAddr)),
-            platform.PFN_vkGetInstanceProcAddr,
-        )
-
-    def instance(self) -> Any:
-        info = vk.VkInstanceCreateInfo(pApplicationInfo=_application())
-        made, result = xr.create_vulkan_instance_khr(
-            self._xr.handle,
-            xr.VulkanInstanceCreateInfoKHR(
-                system_id=self._xr.system,
-                pfn_get_instance_proc_addr=self._loader,
-                vulkan_create_info=_to_ctypes(info, ctypes.POINTER(platform.VkInstanceCreateInfo)),
-            ),
-        )
-        _require(result, "instance")
-        return vk.ffi.cast("VkInstance", address(made))
-
-    def physical(self, instance: Any) -> Any:
-        found = xr.get_vulkan_graphics_device2_khr(
-            self._xr.handle,
-            xr.VulkanGraphicsDeviceGetInfoKHR(
-                system_id=self._xr.system,
-                vulkan_instance=_to_ctypes(instance, platform.VkInstance),
-            ),
-        )
-        return vk.ffi.cast("VkPhysicalDevice", address(found))
-
-    def device(self, physical: Any, family: int, extensions: list[str]) -> Any:
-        info = _device_info(family, extensions)
-        made, result = xr.create_vulkan_device_khr(
-            self._xr.handle,
-            xr.VulkanDeviceCreateInfoKHR(
-                system_id=self._xr.system,
-                pfn_get_instance_proc_addr=self._loader,
-                vulkan_physical_device=_to_ctypes(physical, platform.VkPhysicalDevice),
-                vulkan_create_info=_to_ctypes(info, ctypes.POINTER(platform.VkDeviceCreateInfo)),
-            ),
-        )
-        _require(result, "device")
-        return vk.ffi.cast("VkDevice", address(made))
-
-
-class _ByExtensions:
-    """XR_KHR_vulkan_enable."""
-
-    def __init__(self, xr_instance: XrInstance) -> None:
-        self._xr = xr_instance
-
-    def instance(self) -> Any:
-        wanted = self._extensions("xrGetVulkanInstanceExtensionsKHR")
-        offered = _names(vk.vkEnumerateInstanceExtensionProperties(None))
-        info = vk.VkInstanceCreateInfo(
-            pApplicationInfo=_application(),
-            ppEnabledExtensionNames=[name for name in wanted if name in offered],
-        )
-        return vk.vkCreateInstance(info, None)
-
-    def physical(self, instance: Any) -> Any:
-        found = xr.get_vulkan_graphics_device_khr(
-            self._xr.handle, self._xr.system, _to_ctypes(instance, platform.VkInstance)
-        )
-        return vk.ffi.cast("VkPhysicalDevice", address(found))
-
-    def device(self, physical: Any, family: int, extensions: list[str]) -> Any:
-        wanted = self._extensions("xrGetVulkanDeviceExtensionsKHR")
-        offered = _names(vk.vkEnumerateDeviceExtensionProperties(physical, None))
-        names = [name for name in dict.fromkeys((*wanted, *extensions)) if name in offered]
-        return vk.vkCreateDevice(physical, _device_info(family, names), None)
-
-    def _extensions(self, name: str) -> list[str]:
-        """The names that one of the two enumerating functions gives, as a list."""
-        ask = function(self._xr.handle, name, platform.PFN_xrGetVulkanInstanceExtensionsKHR)
-        size = ctypes.c_uint32()
-        checked(ask(self._xr.handle, self._xr.system, 0, ctypes.byref(size), None))
-        text = ctypes.create_string_buffer(size.value)
-        checked(ask(self._xr.handle, self._xr.system, size, ctypes.byref(size), text))
-        return text.value.decode().split()
-
-
-def _application() -> Any:
+def application_info() -> Any:
+    """The VkApplicationInfo of this program."""
     return vk.VkApplicationInfo(
         pApplicationName="DinoVision",
         applicationVersion=1,
@@ -204,7 +110,8 @@ def _application() -> Any:
     )
 
 
-def _device_info(family: int, extensions: list[str]) -> Any:
+def device_info(family: int, extensions: list[str]) -> Any:
+    """The VkDeviceCreateInfo of a device with one queue."""
     queue = vk.VkDeviceQueueCreateInfo(queueFamilyIndex=family, pQueuePriorities=[1.0])
     return vk.VkDeviceCreateInfo(pQueueCreateInfos=[queue], ppEnabledExtensionNames=extensions)
 
@@ -228,17 +135,6 @@ def _import_alignment(physical: Any) -> int:
     return int(limits.minImportedHostPointerAlignment)
 
 
-def _names(extensions: Any) -> set[str]:
+def extension_names(extensions: Any) -> set[str]:
+    """Names in a list of VkExtensionProperties."""
     return {extension.extensionName for extension in extensions}
-
-
-def _to_ctypes(cdata: Any, kind: Any) -> Any:
-    """A cffi handle or structure as a ctypes pointer of the same address."""
-    if vk.ffi.typeof(cdata).kind == "struct":
-        cdata = vk.ffi.addressof(cdata)
-    return ctypes.cast(int(vk.ffi.cast("uintptr_t", cdata)), kind)
-
-
-def _require(result: Any, what: str) -> None:
-    if result.value != 0:
-        raise XrError(f"the runtime's Vulkan {what} cannot be made (VkResult {result.value})")
