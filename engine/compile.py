@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from engine.graph import Graph, verify
 from engine.lower import Lowering
 from engine.memory import plan_memory
 from engine.plan import Plan
 from engine.rewrite import Engine, rewrite
 from engine.schedule import schedule, verify_groups
-from engine.specialize import DeviceFacts
+from engine.specialize import Contract, DeviceFacts
 
 
 def compile_graph(
     graph: Graph,
     facts: DeviceFacts | None = None,
     *,
+    contract: Contract = "strict",
     optimize: bool | Engine = True,
     alias: bool = True,
 ) -> Plan:
     """Compile everything that the graph's outputs, gradients and effects need.
 
+    `contract`: strict f32, or accelerated, where products round their factors to 11 bits on devices
+    with matrix units; storage, sums and results are f32 in both.
     `optimize` names the rewriting engine ("greedy", which is also True, or "egraph") or is False
     for none, and `alias=False` gives each transient its own memory; neither may change results
     beyond rounding.
     """
     facts = facts or DeviceFacts()
+    if contract == "strict":
+        facts = replace(facts, matrix_units=None)
     verify(graph)
     if optimize:
         graph = rewrite(graph, "greedy" if optimize is True else optimize, facts)

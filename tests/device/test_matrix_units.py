@@ -1,0 +1,128 @@
+"""Products, convolutions and attention by matrix units, against float64; where there are some."""
+
+import importlib
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cases import Feeds, relative_l2
+from device_runs import outputs
+from test_conv_kernels import add_convolution
+from test_matmul import LAYOUTS, add_product
+
+from engine import ops
+from engine.autodiff import gradients
+from engine.gpu import Gpu
+from engine.graph import Graph
+from engine.interpret import interpret
+from engine.specialize import DeviceFacts, MatmulChoice
+from engine.specialize_attention import AttentionChoice, StreamKey
+
+pytestmark = pytest.mark.gpu
+
+ROUNDED = (5e-5, 3e-3)
+"""Relative error of sums of products of factors with 11 bits: neither strict nor ruined."""
+
+
+@pytest.fixture
+def facts(gpu: Gpu) -> DeviceFacts:
+    """Of a GPU with the units of the device."""
+    if gpu.facts.matrix_units is None:
+        pytest.skip(f"no matrix units through {gpu.implementation} on {gpu.name}")
+    return replace(gpu.facts, is_cpu=False)
+
+
+def compare(gpu: Gpu, graph: Graph, feeds: Feeds, facts: DeviceFacts) -> None:
+    got = outputs(gpu, graph, feeds, facts, contract="accelerated")
+    want = interpret(graph, feeds, [*graph.outputs.values()])
+    for name, value in zip(graph.outputs, want, strict=True):
+        error = relative_l2(got[name].astype(np.float64), value)
+        assert ROUNDED[0] < error < ROUNDED[1], f"{name}: {error:.1e}"
+
+
+def force(monkeypatch: pytest.MonkeyPatch, choice: MatmulChoice) -> None:
+    for name in ("factors", "conv"):
+        module = importlib.import_module(f"engine.ops.{name}")
+        monkeypatch.setattr(module, "choose_matmul", lambda *_: choice)
+
+
+@pytest.mark.parametrize("slices, split", [(1, 1), (2, 1), (1, 3)])
+def test_products_on_extents_that_no_tile_divides(
+    slices: int,
+    split: int,
+    facts: DeviceFacts,
+    gpu: Gpu,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    u = facts.matrix_units
+    assert u is not None
+    choice = MatmulChoice("matrix", 2 * u.m, 2 * u.n, u.k * slices, 2 * u.m, u.n, split, slices, u)
+    force(monkeypatch, choice)
+    graph, feeds = Graph(), {}
+    for shape, layout in zip([(0, 2, 67, 61), (0, 33, 36, 130)] * 2, LAYOUTS, strict=True):
+        add_product(graph, feeds, shape, layout, rng)
+    if slices > 1:
+        add_product(graph, feeds, (2, 9, 20, 37), (False, True), rng)
+        add_convolution(graph, feeds, ((1, 9, 7, 12), 20, (3, 3), (2, 2), (1, 1)), rng)
+    compare(gpu, graph, feeds, facts)
+
+
+def test_neither_small_nor_large_factors_leave_the_range(
+    facts: DeviceFacts, gpu: Gpu, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Derivatives of 1e-12, values beyond 65504, and blocks that grow along k."""
+    u = facts.matrix_units
+    assert u is not None
+    force(monkeypatch, MatmulChoice("matrix", 2 * u.m, u.n, u.k, u.m, u.n, 1, 1, u))
+    graph, feeds = Graph(), {}
+    for first, last in itertools.product((1e-12, 1.0, 1e12), repeat=2):
+        a, b = (graph.input(f"{n} {first} {last}", s) for n, s in (("a", (17, 96)), ("b", (96, 9))))
+        growth = np.geomspace(first, last, 96)
+        feeds[a.name] = (rng.standard_normal(a.shape) * growth).astype(np.float32)
+        feeds[b.name] = rng.standard_normal(b.shape).astype(np.float32)
+        graph.output(f"{first} {last}", ops.matmul(a, b))
+    compare(gpu, graph, feeds, facts)
+
+
+@pytest.mark.parametrize(
+    "heads, rows, width, causal, upstream, splits",
+    [
+        ((2, 1), (37, 37), 16, True, 1e-7, 1),
+        ((1, 1), (5, 70), 16, False, 1e6, 2),
+    ],
+)
+def test_attention_and_its_gradients(
+    heads: tuple[int, int],
+    rows: tuple[int, int],
+    width: int,
+    causal: bool,
+    upstream: float,
+    splits: int,
+    facts: DeviceFacts,
+    gpu: Gpu,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    u = facts.matrix_units
+    assert u is not None
+
+    def choose(key: StreamKey, _: DeviceFacts) -> AttentionChoice:
+        lanes = 4 * u.subgroup_size // u.m
+        return AttentionChoice("matrix", 2 * u.m, 16, lanes, key.width, splits=splits, units=u)
+
+    monkeypatch.setattr(importlib.import_module("engine.ops.stream"), "choose_attention", choose)
+    graph, feeds = Graph(), {}
+    q = graph.input("q", (heads[0], rows[0], width))
+    k, v = (graph.input(name, (heads[1], rows[1], width)) for name in "kv")
+    y = ops.attention(q, k, v, causal=causal)
+    g = graph.input("g", y.shape)
+    # Scores that raise the references of a softmax again and again.
+    for node, scale in ((q, 3.0), (k, 1.0), (v, 1.0), (g, upstream)):
+        feeds[node.name] = (rng.standard_normal(node.shape) * scale).astype(np.float32)
+    feeds["k"] *= np.linspace(0.1, 2.0, rows[1], dtype=np.float32)[:, None]
+    graph.output("y", y)
+    for node, grad in zip((q, k, v), gradients(y, [q, k, v], g), strict=True):
+        graph.output(f"d{node.name}", grad)
+    compare(gpu, graph, feeds, facts)
