@@ -123,7 +123,7 @@ origin() {
     cksum pyproject.toml .ci/setup.sh
 }
 
-# Each level of extras holds those before it: 0 nothing, 1 dev and egraph, 2 reference as well.
+# Each level of extras holds those before it: 0 nothing, 1 dev, egraph and dawn, 2 reference as well.
 install_python_packages() {
     level=$1 stamped=
     if [ -e $STAMP ]; then
@@ -134,7 +134,7 @@ install_python_packages() {
             return 0
         fi
     fi
-    case $level in 0) extras= ;; 1) extras="[dev,egraph]" ;; *) extras="[dev,egraph,reference]" ;; esac
+    case $level in 0) extras= ;; 1) extras="[dev,egraph,dawn]" ;; *) extras="[dev,egraph,dawn,reference]" ;; esac
     say "installing Python packages into .venv; the first time takes minutes"
     if [ -t 1 ]; then quiet=; else quiet=--quiet; fi
     # shellcheck disable=SC2086 # no word when empty

@@ -30,6 +30,7 @@ from app.generate.config import GenerateConfig
 from app.pretrain.config import PretrainConfig
 from app.sweep.config import SweepConfig
 from app.train.config import TrainConfig
+from engine.implementations import Choice
 
 OK, FAILED, USAGE = 0, 1, 2
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -38,6 +39,9 @@ LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 @dataclass(frozen=True)
 class DoctorConfig:
     """Report adapter, features, limits, headset runtime, cameras and versions."""
+
+    gpu: Choice = "auto"
+    """WebGPU implementation to try; auto: what DINOVISION_GPU says, else wgpu."""
 
 
 def preview(config: PreviewConfig) -> int:
@@ -59,6 +63,7 @@ def headset(config: HeadsetConfig) -> int:
         hz=config.hz,
         eye_size=config.eye_size,
         render_scale=config.render_scale,
+        presenter=config.presenter,
         debug=config.debug,
     )
     return _watch(
@@ -83,7 +88,7 @@ def doctor(config: DoctorConfig) -> int:
     """Report what this machine can do."""
     from app.doctor import run_doctor
 
-    return run_doctor()
+    return run_doctor(choice=config.gpu)
 
 
 def explain(config: ExplainConfig) -> int:

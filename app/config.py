@@ -11,6 +11,9 @@ from typing import Annotated, Literal
 import tyro
 
 from app.scene.load import MAX_LOAD
+from app.xr.presenter import PresenterChoice
+from engine.implementations import Choice
+from engine.specialize import Contract
 from models.dinov3 import DEFAULT_DEPTH, MAX_DEPTH, PATCH
 from models.vision import IMAGE
 
@@ -54,12 +57,19 @@ class SessionConfig:
     """Resume the decoder from a checkpoint."""
     seed: int = 0
     """Seed of the fresh decoder and of the photo walk."""
-    gpu: Literal["wgpu", "dawn"] = "wgpu"
-    """WebGPU implementation."""
-    contract: Literal["strict", "accelerated"] = "strict"
-    """Arithmetic: strict f32, or reduced precision where the device is faster with it."""
+    gpu: Choice = "auto"
+    """WebGPU implementation; auto: what DINOVISION_GPU says, else wgpu, unless the contract asks
+    for what only Dawn has."""
+    contract: Contract = "strict"
+    """Arithmetic: strict f32, or products that round their factors to 11 bits on devices with
+    matrix units, which are faster (--gpu dawn)."""
     debug: bool = False
     """Show a traceback for expected errors too."""
+
+    @property
+    def shares_images(self) -> bool:
+        """Whether images are to be shared between devices, if that can be."""
+        return False
 
     def check(self) -> None:
         """Raise UsageError for the first impossible value."""
@@ -72,12 +82,6 @@ class SessionConfig:
         check_encoder_shape(self.depth, self.input_size)
         if self.seed < 0:
             raise UsageError(f"--seed must be at least 0, not {self.seed}")
-        if self.gpu == "dawn":
-            raise UsageError("--gpu dawn is not available in this version: use --gpu wgpu")
-        if self.contract == "accelerated":
-            raise UsageError(
-                "--contract accelerated is not available in this version: use --contract strict"
-            )
 
 
 @dataclass(frozen=True)
@@ -178,8 +182,9 @@ class HeadsetConfig(LiveConfig):
     driver: Literal["openxr", "headless"] = "openxr"
     """openxr: the active runtime's headset. headless: its poses and buttons, but no images
     (XR_MND_headless)."""
-    presenter: Literal["host", "shared"] = "host"
-    """How eye images reach the runtime: through the host's memory, or shared between devices."""
+    presenter: PresenterChoice = "auto"
+    """How eye images reach the runtime: through the host's memory, or shared between devices, which
+    only Dawn can (--gpu). auto: shared where the renderer runs on Dawn on a graphics card."""
     render_scale: float = 1.0
     """Eye image size relative to what the runtime recommends (0.1 to 4); not with --eye-size."""
     mirror: bool = False
@@ -188,6 +193,11 @@ class HeadsetConfig(LiveConfig):
     """How long to wait for a runtime that went away, seconds (0: not at all)."""
     headless: bool = False
     """Open no window: the default here, for the sake of the same options everywhere."""
+
+    @property
+    def shares_images(self) -> bool:
+        """Whether images are to be shared between devices, if that can be."""
+        return self.presenter == "shared"
 
     def check(self) -> None:
         """Raise UsageError for the first impossible value."""
@@ -200,10 +210,6 @@ class HeadsetConfig(LiveConfig):
             raise UsageError(f"--wait must be at least 0 seconds, not {self.wait:g}")
         if self.mirror and self.headless:
             raise UsageError("--mirror and --headless exclude each other")
-        if self.presenter == "shared":
-            raise UsageError(
-                "--presenter shared is not available in this version: use --presenter host"
-            )
 
 
 @dataclass(frozen=True)
@@ -222,6 +228,8 @@ class ExplainConfig:
     check: bool = False
     """Run on the device at a reduced size with random inputs and compare every output and gradient
     with the float64 interpreter; exit status 1 if one differs."""
+    gpu: Choice = "auto"
+    """With --check: WebGPU implementation; auto: what DINOVISION_GPU says, else wgpu."""
     debug: bool = False
     """Show a traceback for expected errors too."""
 
@@ -245,6 +253,8 @@ class TuneConfig:
     """Whose matrix products to measure: a name of models/zoo.py. [default: train and infer]"""
     seconds: float = 60.0
     """About how long to measure, in seconds; the heaviest products come first."""
+    gpu: Choice = "auto"
+    """WebGPU implementation; auto: what DINOVISION_GPU says, else wgpu."""
     debug: bool = False
     """Show a traceback for expected errors too."""
 

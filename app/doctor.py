@@ -19,7 +19,8 @@ from rich.console import Console
 
 from app.doctor_lines import Line, lines_of, print_section
 from app.doctor_openxr import openxr_lines
-from engine.errors import first_line
+from engine.errors import GpuError, first_line
+from engine.implementations import Choice, load
 
 if TYPE_CHECKING:
     from engine.gpu import Gpu
@@ -37,14 +38,16 @@ TOLERANCE = 1e-4
 """Of the smoke test, absolute; sums of 7 products of numbers below 1 are good to 1e-6."""
 
 
-def run_doctor(console: Console | None = None) -> int:
+def run_doctor(console: Console | None = None, choice: Choice = "auto") -> int:
     """Print the report; 0 if the preview can run, else 1, with what to do in the last line.
 
-    `console` is standard output unless given; on a terminal the report has colours.
+    `console` is standard output unless given; on a terminal the report has colours. `choice`: the
+    WebGPU implementation to try.
     """
     sections: list[tuple[str, Callable[[], Iterator[Line]]]] = [
         ("Versions", _versions),
         ("Graphics adapters", _adapters),
+        ("Dawn", _dawn),
         ("OpenXR", openxr_lines),
         ("Cameras", _cameras),
         ("Display", _display),
@@ -52,7 +55,7 @@ def run_doctor(console: Console | None = None) -> int:
     console = console or Console()
     for title, look in sections:
         print_section(console, title, lines_of(look))
-    lines, runs = _preview()
+    lines, runs = _preview(choice)
     print_section(console, "Preview", lines)
     return 0 if runs else 1
 
@@ -68,18 +71,11 @@ def _versions() -> Iterator[Line]:
             yield Line(package, version(package))
         except PackageNotFoundError:
             yield Line(package, "not installed: run pip install -e .", wrong=True)
-    from wgpu.backends.wgpu_native import lib_version_info
-
-    yield Line("wgpu-native", ".".join(map(str, lib_version_info)))
+    yield Line("wgpu-native", load("wgpu").version)
 
 
 def _adapters() -> Iterator[Line]:
-    import wgpu
-
-    from engine.gpu import prepare_instance
-
-    prepare_instance()
-    adapters = wgpu.gpu.enumerate_adapters_sync()
+    adapters = load("wgpu").adapters()
     if not adapters:
         yield Line("adapter", "none", wrong=True)
     for number, adapter in enumerate(adapters):
@@ -94,6 +90,26 @@ def _adapters() -> Iterator[Line]:
         for label, limit in LIMITS.items():
             value = adapter.limits[limit]
             yield Line(f"  {label}", str(value) if value < 2048 else _bytes(value))
+
+
+def _dawn() -> Iterator[Line]:
+    """Optional: what is missing is no fault."""
+    try:
+        dawn = load("dawn")
+        adapters = dawn.adapters()
+    except GpuError as missing:
+        yield Line("dawn", str(missing))
+        return
+    yield Line("dawn", dawn.version)
+    if not adapters:
+        yield Line("adapter", first_line(dawn.no_adapter("")))
+    for number, adapter in enumerate(adapters):
+        yield Line(f"adapter {number}", adapter.info["device"] or "unnamed")
+        units = dawn.matrix_units(adapter, adapter.features)
+        shape = f"{units.m} x {units.n} x {units.k}, f16 factors, f32 sums" if units else "none"
+        yield Line("  matrix units", shape)
+        shared = "shared-texture-memory-opaque-f-d" in adapter.features
+        yield Line("  images shared with other devices", "yes" if shared else "no")
 
 
 def _cameras() -> Iterator[Line]:
@@ -139,13 +155,13 @@ def has_display(environ: Mapping[str, str] = os.environ, system: str = sys.platf
 # The device at work
 
 
-def _preview() -> tuple[list[Line], bool]:
+def _preview(choice: Choice) -> tuple[list[Line], bool]:
     """A try of the device that the preview would use, and whether it can run."""
     try:
         from engine.gpu import Gpu
 
-        gpu = Gpu.open()
-        lines = [Line("device", gpu.name)]
+        gpu = Gpu.open(choice)
+        lines = [Line("device", f"{gpu.name}, through {gpu.library.version}")]
         error = smoke_error(gpu)
     except Exception as fault:
         return [Line("verdict", f"the preview cannot run: {first_line(fault)}", wrong=True)], False

@@ -15,6 +15,7 @@ from engine.check import check_plan
 from engine.compile import compile_graph
 from engine.errors import GraphError
 from engine.graph import SOURCES, Graph, Node, reachable
+from engine.implementations import Choice
 from engine.op import definition
 from engine.plan import Dispatch, Plan
 from engine.rewrite import rewrite_traced
@@ -40,7 +41,7 @@ def run_explain(config: ExplainConfig, console: Console | None = None) -> int:
         raise UsageError(f"--size {size} does not suit '{config.model}': {error}") from error
     with to_reader(console):
         if config.check:
-            return _check(console, graph, program)
+            return _check(console, graph, program, config.gpu)
         stage = STAGES.get(config.stage)
         if stage is None:
             _print_wgsl(console, compile_graph(graph), config.kernel or "")
@@ -276,11 +277,11 @@ def _print_wgsl(console: Console, plan: Plan, wanted: str) -> None:
     say(console, kernel.source.strip())
 
 
-def _check(console: Console, graph: Graph, program: Program) -> int:
+def _check(console: Console, graph: Graph, program: Program, choice: Choice) -> int:
     from app.reference_check import TOLERANCE, compare, random_feeds
     from engine.gpu import Gpu
 
-    gpu = Gpu.open()
+    gpu = Gpu.open(choice)
     say(console, f"adapter: {gpu.name}")
     results = compare(gpu, graph, random_feeds(graph, program.below))
     rows = [(r.name, list(r.shape), f"{r.error:.1e}", "ok" if r.good else "WRONG") for r in results]

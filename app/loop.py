@@ -167,7 +167,7 @@ class FrameLoop:
         self.tenant.poll()
         self._take_rows()
         for presented in self.driver.presented():
-            self.log.presented(presented.frame_id, presented.presenter_ms)
+            self.log.presented(presented.frame_id, presented.presenter_ms, presented.host_bytes)
         self.log.settle(self.driver.results())
 
     def _take_stamps(self) -> None:

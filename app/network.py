@@ -73,8 +73,9 @@ class Network:
         training = training_graph(self.optimizer, **shape)
         # What `run.py tune` has measured, if it has.
         facts = replace(gpu.facts, table=load_table(gpu))
-        self.train = Session(gpu, compile_graph(training, facts))
-        self.infer = Session(gpu, compile_graph(inference_graph(**shape), facts))
+        self.train = Session(gpu, compile_graph(training, facts, contract=gpu.contract))
+        painting = inference_graph(**shape)
+        self.infer = Session(gpu, compile_graph(painting, facts, contract=gpu.contract))
         self.train_costs = estimated_costs(self.train.plan, is_cpu=facts.is_cpu)
         """Nanoseconds of each launch: estimated, measured by `warm_up`."""
         self.infer_costs = estimated_costs(self.infer.plan, is_cpu=facts.is_cpu)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 
 import numpy as np
 
 from app.camera import CaptureThread, Frame, Image, open_camera
 from app.config import SessionConfig
+from app.contracts import open_for
 from app.network import Network, NetworkConfig
 from app.progress import Progress
 from app.revision import revision
@@ -21,6 +22,7 @@ from app.tenancy.policy import make_policy
 from app.tenancy.tenant import Tenant
 from app.xr.driver import XrDriver
 from engine.clock import Calibration, Clock, ClockCalibrator
+from engine.errors import GpuError
 from engine.gpu import Gpu
 from engine.timestamps import GpuTimer
 from models.dinov3 import PATCH
@@ -48,7 +50,7 @@ class Rig:
         source = open_camera(config.camera, config.input_size, config.seed)
         self.camera = owned.enter_context(CaptureThread(source, config.input_size))
         self.camera.wait_first(CAMERA_TIMEOUT_S)
-        self.gpu = Gpu.open(config.gpu, matrix_units=config.contract == "accelerated")
+        self.gpu = _open_gpu(config, progress.say)
         progress.say(f"adapter: {self.gpu.name}")
 
     def build(
@@ -180,3 +182,11 @@ class Rig:
             (2 * width, height, 1),
         )
         return np.frombuffer(data, np.uint8).reshape(height, 2 * width, 4)
+
+
+def _open_gpu(config: SessionConfig, say: Callable[[str], None]) -> Gpu:
+    """The device; Dawn's before another where images are to be shared. Raises GpuError."""
+    if config.gpu == "auto" and config.shares_images:
+        with suppress(GpuError):
+            return open_for("dawn", config.contract, say)
+    return open_for(config.gpu, config.contract, say)

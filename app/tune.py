@@ -29,7 +29,7 @@ def run_tune(config: TuneConfig, console: Console | None = None) -> int:
     console = console or Console()
     models = [config.model] if config.model else DINOVISION
     graphs = [PROGRAMS[model].build(PROGRAMS[model].size) for model in models]
-    gpu = Gpu.open()
+    gpu = Gpu.open(config.gpu)
     say(console, f"adapter: {gpu.name}")
     rows: list[Measured] = []
 
@@ -40,7 +40,7 @@ def run_tune(config: TuneConfig, console: Console | None = None) -> int:
     progress = Progress()
     with contextlib.closing(progress):
         table = tune(gpu, graphs, config.seconds, count, load_table(gpu))
-    facts = replace(gpu.facts, table={})
+    facts = replace(gpu.facts, table={}, matrix_units=None)
     cells = [
         (
             r.key.layout,

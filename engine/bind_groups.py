@@ -6,9 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import wgpu
+from engine.implementations.implementation import Implementation
+
+if TYPE_CHECKING:
+    import wgpu
 
 
 @dataclass(frozen=True)
@@ -27,21 +30,18 @@ class BufferRange:
 class BindGroups:
     """Makes bind groups of buffers. One thread at a time: the descriptor is used again."""
 
-    def __init__(self, device: wgpu.GPUDevice) -> None:
-        from wgpu.backends.wgpu_native._api import libf
-        from wgpu.backends.wgpu_native._ffi import ffi
-
-        self._device, self._ffi = device, ffi
-        # The one that raises errors of validation.
-        self._create = libf.wgpuDeviceCreateBindGroup
-        self._descriptor = ffi.new("WGPUBindGroupDescriptor *")
+    def __init__(self, implementation: Implementation, device: wgpu.GPUDevice) -> None:
+        self._device, self._ffi = device, implementation.ffi
+        self._create = implementation.checked.wgpuDeviceCreateBindGroup
+        self._owner = implementation.bind_group_class
+        self._descriptor = self._ffi.new("WGPUBindGroupDescriptor *")
         self._resize(8)
 
     def make(
         self, layout: wgpu.GPUBindGroupLayout, ranges: Sequence[BufferRange]
     ) -> wgpu.GPUBindGroup:
-        """The group that binds the ranges in order from 0. Raises wgpu.GPUError if they do not
-        fit the layout.
+        """The group that binds the ranges in order from 0. Raises the library's GPUError if
+        they do not fit the layout.
         """
         if len(ranges) > len(self._entries):
             self._resize(len(ranges))
@@ -54,7 +54,7 @@ class BindGroups:
         self._descriptor.layout = layout._internal
         self._descriptor.entryCount = len(ranges)
         raw = self._create(self._device._internal, self._descriptor)
-        return wgpu.GPUBindGroup("", raw, self._device)
+        return self._owner("", raw, self._device)
 
     def _resize(self, count: int) -> None:
         array = self._ffi.new("WGPUBindGroupEntry[]", count)

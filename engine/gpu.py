@@ -1,8 +1,8 @@
 """The device: opening it, its facts, creation counting, submission and completion tracking.
 
-With `engine.readback` and `engine.bind_groups` the only file that knows which WebGPU implementation
-runs (wgpu-native through wgpu-py). Objects are made once, but for bind groups through the public
-API; the frame loop replays them through raw library calls, which cost a third of the wrapped ones.
+Objects are made once, but for bind groups through the public API; the frame loop replays them
+through raw library calls, which cost a third of the wrapped ones. What differs between WebGPU
+implementations is in `engine.implementations`.
 
 Completion is tracked with raw `wgpuQueueOnSubmittedWorkDone` callbacks and non-waiting polls.
 wgpu-py's own promises start a thread that waits inside the library, and a submit made meanwhile
@@ -13,85 +13,49 @@ from __future__ import annotations
 
 import itertools
 import os
-import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from threading import Lock
-from typing import Any, Literal, NamedTuple
-
-import wgpu
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engine.bind_groups import BindGroups, BufferRange
 from engine.errors import GpuError, first_line
-from engine.header_types import know_types
+from engine.implementations import Choice, Name, candidates, load
+from engine.implementations.implementation import Implementation
 from engine.pipelines import Pipelines, Program
-from engine.specialize import DeviceFacts
+from engine.specialize import Contract, DeviceFacts
+
+if TYPE_CHECKING:
+    import wgpu
 
 FACTORIES = {
     # Also what queue reads and buffers with data go through.
-    "buffer": "_create_buffer",
-    "texture": "create_texture",
-    "sampler": "create_sampler",
-    "bind_group_layout": "create_bind_group_layout",
-    "pipeline_layout": "create_pipeline_layout",
-    "shader_module": "create_shader_module",
-    "compute_pipeline": "create_compute_pipeline",
-    "render_pipeline": "create_render_pipeline",
-    "bind_group": "create_bind_group",
-    "query_set": "create_query_set",
+    "_create_buffer": "buffer",
+    "create_texture": "texture",
+    "create_sampler": "sampler",
+    "create_bind_group_layout": "bind_group_layout",
+    "create_pipeline_layout": "pipeline_layout",
+    "create_shader_module": "shader_module",
+    "create_compute_pipeline": "compute_pipeline",
+    "create_compute_pipeline_async": "compute_pipeline",
+    "create_render_pipeline": "render_pipeline",
+    "create_bind_group": "bind_group",
+    "create_query_set": "query_set",
 }
-"""Device methods that make objects which must not be made in steady state, by kind."""
-
-WANTED_FEATURES = ("timestamp-query", "timestamp-query-inside-passes")
-WANTED_LIMITS = (
-    "max-buffer-size",
-    "max-storage-buffer-binding-size",
-    "max-storage-buffers-per-shader-stage",
-    "max-compute-workgroup-storage-size",
-    "max-compute-invocations-per-workgroup",
-    "max-compute-workgroup-size-x",
-)
+"""Device methods that make objects which must not be made in steady state, and their kinds."""
 
 ADAPTER_VARIABLE = "DINOVISION_ADAPTER"
 """Environment variable: number of an adapter as `doctor` lists them, or a part of its name."""
 
-_instance_ready = False
 
-
-def prepare_instance() -> None:
-    """Choose back ends before the first adapter request; harmless when called again.
-
-    On Linux only Vulkan: enumerating the GL back end beside an X11 window aborts the process.
-    """
-    global _instance_ready
-    if _instance_ready:
-        return
-    from wgpu.backends.wgpu_native._ffi import ffi
-    from wgpu.backends.wgpu_native.extras import set_instance_extras
-
-    know_types(ffi)
-    if sys.platform.startswith("linux"):
-        os.environ.setdefault("XDG_RUNTIME_DIR", "/tmp")
-        set_instance_extras(
-            backends=["Vulkan"], flags=["Default", "AutomaticTimestampNormalization"]
-        )
-    _instance_ready = True
-
-
-def _adapter(wanted: str) -> wgpu.GPUAdapter:
+def find_adapter(implementation: Implementation, wanted: str) -> wgpu.GPUAdapter:
     """The adapter of that number or name; the best one for an empty string."""
-    try:
-        if not wanted:
-            return wgpu.gpu.request_adapter_sync(power_preference="high-performance")
-        adapters = wgpu.gpu.enumerate_adapters_sync()
-    except Exception as error:
-        raise GpuError(
-            "no graphics adapter found: install a Vulkan driver (on Debian or Ubuntu: "
-            f"apt install libvulkan1 mesa-vulkan-drivers); {first_line(error)}"
-        ) from error
+    if not wanted:
+        return implementation.best_adapter()
+    adapters = implementation.adapters()
     named = {str(number): adapter for number, adapter in enumerate(adapters)}
     for adapter in adapters:
         if wanted.casefold() in adapter.summary.casefold():
@@ -127,43 +91,59 @@ class Command(NamedTuple):
 class Gpu:
     """One device and its only queue, shared by the network and the renderer."""
 
-    implementation: Literal["wgpu", "dawn"] = "wgpu"
-
-    def __init__(self, adapter: wgpu.GPUAdapter, device: wgpu.GPUDevice) -> None:
-        from wgpu.backends.wgpu_native._ffi import ffi, lib
-
+    def __init__(
+        self, library: Implementation, adapter: wgpu.GPUAdapter, device: wgpu.GPUDevice
+    ) -> None:
+        self.library, self.api = library, library.api
         self.adapter, self.device, self.queue = adapter, device, device.queue
-        self.facts = _facts(adapter, device)
+        self.facts = _facts(library, adapter, device)
+        self.contract: Contract = "strict"
+        """For programs on this device: accelerated where it was opened for its matrix units."""
         self.created: Counter[str] = Counter()
         self._counting_lock = Lock()
-        self._lib, self._ffi = lib, ffi
-        self._raw_device = device._internal
+        self._lib, self._ffi = library.lib, library.ffi
         self._raw_queue = device.queue._internal
         self._submitted = 0
         self._completed = 0
         self._completions: deque[tuple[int, int]] = deque()
-        self._callback = ffi.callback(
+        self._callback = self._ffi.callback(
             "void(WGPUQueueWorkDoneStatus, WGPUStringView, void *, void *)", self._on_done
         )
         self._count_creations()
-        self._pipelines = Pipelines(device)
-        self._bind_group = self._counting("bind_group", BindGroups(device).make)
+        self._pipelines = Pipelines(library, device)
+        self._bind_group = self._counting("bind_group", BindGroups(library, device).make)
 
     @staticmethod
-    def open() -> Gpu:
+    def open(implementation: Choice = "auto", *, matrix_units: bool = False) -> Gpu:
         """The device of the best adapter, or of the one that DINOVISION_ADAPTER names.
 
-        Raises GpuError when there is none.
+        `implementation`: auto is what DINOVISION_GPU says, else wgpu; with `matrix_units`, Dawn
+        where it has them, else wgpu. Raises GpuError when there is none.
         """
-        prepare_instance()
-        adapter = _adapter(os.environ.get(ADAPTER_VARIABLE, ""))
-        limits = {key: adapter.limits[key] for key in WANTED_LIMITS if key in adapter.limits}
-        features = [name for name in WANTED_FEATURES if name in adapter.features]
-        try:
-            device = adapter.request_device_sync(required_features=features, required_limits=limits)
-        except Exception as error:
-            raise GpuError(f"{adapter.summary} gives no device: {first_line(error)}") from error
-        return Gpu(adapter, device)
+        choices = candidates(implementation, matrix_units=matrix_units)
+        for name in choices[:-1]:
+            try:
+                gpu = Gpu._open(load(name))
+            except GpuError:
+                continue
+            if gpu.facts.matrix_units is not None:
+                break
+        else:
+            gpu = Gpu._open(load(choices[-1]))
+        # On a CPU they are more of the same arithmetic.
+        if matrix_units and gpu.facts.matrix_units is not None and not gpu.facts.is_cpu:
+            gpu.contract = "accelerated"
+        return gpu
+
+    @staticmethod
+    def _open(library: Implementation) -> Gpu:
+        adapter = find_adapter(library, os.environ.get(ADAPTER_VARIABLE, ""))
+        return Gpu(library, adapter, library.open(adapter))
+
+    @property
+    def implementation(self) -> Name:
+        """Which library this is."""
+        return self.library.name
 
     @property
     def name(self) -> str:
@@ -178,13 +158,18 @@ class Gpu:
     @property
     def timestamp_period_ns(self) -> float:
         """Nanoseconds of one unit of a resolved timestamp; 1 where the library normalises them."""
-        return float(self._lib.wgpuQueueGetTimestampPeriod(self._raw_queue))
+        return self.library.timestamp_period_ns(self.queue)
+
+    @property
+    def stamps_inside_passes(self) -> bool:
+        """Whether `stamp` can be used."""
+        return self.library.stamp_feature in self.device.features
 
     # Creation counting
 
     def _count_creations(self) -> None:
         """Wrap the device's factories so that `created` counts calls by kind."""
-        for kind, factory in FACTORIES.items():
+        for factory, kind in FACTORIES.items():
             setattr(self.device, factory, self._counting(kind, getattr(self.device, factory)))
 
     def _counting(self, kind: str, create: Callable[..., Any]) -> Callable[..., Any]:
@@ -205,7 +190,7 @@ class Gpu:
 
     def storage_buffer(self, nbytes: int, label: str = "") -> wgpu.GPUBuffer:
         """A zeroed storage buffer that can be written, copied from and copied to."""
-        usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
+        usage = "STORAGE | COPY_SRC | COPY_DST"
         return self.device.create_buffer(size=max(16, nbytes), usage=usage, label=label)
 
     def compile(self, programs: Collection[Program]) -> None:
@@ -277,7 +262,7 @@ class Gpu:
     def stamp(
         self, compute_pass: wgpu.GPUComputePassEncoder, queries: wgpu.GPUQuerySet, index: int
     ) -> None:
-        """Write a query between two launches; needs the feature timestamp-query-inside-passes."""
+        """Write a query between two launches; see `stamps_inside_passes`."""
         self._lib.wgpuComputePassEncoderWriteTimestamp(
             compute_pass._internal, queries._internal, index
         )
@@ -289,9 +274,9 @@ class Gpu:
         """
         try:
             self.queue.submit(
-                [w.finish() if isinstance(w, wgpu.GPUCommandEncoder) else w for w in work]
+                [w.finish() if isinstance(w, self.api.GPUCommandEncoder) else w for w in work]
             )
-        except wgpu.GPUError as error:
+        except self.api.GPUError as error:
             raise GpuError(f"the device refused work: {first_line(error)}") from error
         self._submitted += 1
         info = self._ffi.new("WGPUQueueWorkDoneCallbackInfo *")
@@ -303,7 +288,7 @@ class Gpu:
 
     def poll(self) -> int:
         """Look for completions without waiting; the newest completed serial."""
-        self._lib.wgpuDevicePoll(self._raw_device, False, self._ffi.NULL)
+        self.library.poll(self.device)
         return self._completed
 
     def wait(self, timeout_s: float = 120.0) -> None:
@@ -339,7 +324,9 @@ class Gpu:
         self._completions.append((number, time.perf_counter_ns()))
 
 
-def _facts(adapter: wgpu.GPUAdapter, device: wgpu.GPUDevice) -> DeviceFacts:
+def _facts(
+    library: Implementation, adapter: wgpu.GPUAdapter, device: wgpu.GPUDevice
+) -> DeviceFacts:
     limits = device.limits
     return DeviceFacts(
         name=str(adapter.info.get("device", "")),
@@ -350,4 +337,5 @@ def _facts(adapter: wgpu.GPUAdapter, device: wgpu.GPUDevice) -> DeviceFacts:
         storage_alignment=int(limits["min-storage-buffer-offset-alignment"]),
         max_binding_bytes=int(limits["max-storage-buffer-binding-size"]),
         max_buffer_bytes=int(limits["max-buffer-size"]),
+        matrix_units=library.matrix_units(adapter, device.features),
     )

@@ -7,13 +7,15 @@ things to make meanwhile.
 from __future__ import annotations
 
 from collections.abc import Collection
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
-
-import wgpu
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from engine.errors import GpuError
+from engine.implementations.implementation import Implementation, Pending
+
+if TYPE_CHECKING:
+    import wgpu
 
 
 @dataclass(frozen=True)
@@ -33,10 +35,10 @@ class Program:
 class Pipelines:
     """Creates pipelines and keeps them; pipelines with equal bindings have the same layout."""
 
-    def __init__(self, device: wgpu.GPUDevice) -> None:
-        self._device = device
+    def __init__(self, implementation: Implementation, device: wgpu.GPUDevice) -> None:
+        self._implementation, self._device = implementation, device
         self._layouts: dict[tuple[int, int], tuple[Any, Any]] = {}
-        self._made: dict[Program, Future[wgpu.GPUComputePipeline]] = {}
+        self._made: dict[Program, Pending] = {}
 
     def begin(self, programs: Collection[Program]) -> None:
         """Begin to compile what is not there yet."""
@@ -47,16 +49,20 @@ class Pipelines:
             self.layout(program)
         # What takes longest must not begin last.
         missing.sort(key=lambda program: len(program.source), reverse=True)
-        pool = ThreadPoolExecutor()
-        self._made |= {program: pool.submit(self._compile, program) for program in missing}
-        pool.shutdown(wait=False)
+        makes = [partial(self._arguments, program) for program in missing]
+        pending = self._implementation.compile(self._device, makes)
+        self._made |= zip(missing, pending, strict=True)
 
     def raw(self, program: Program) -> Any:
         """The library's handle of a program that was begun, when it is compiled.
 
         Raises GpuError with the compiler's message when the program is invalid.
         """
-        return self._made[program].result()._internal
+        try:
+            return self._made[program].result()._internal
+        except (self._implementation.api.GPUError, RuntimeError) as error:
+            label = program.label or "?"
+            raise GpuError(f"kernel {label} does not compile: {error}") from error
 
     def layout(self, program: Program) -> wgpu.GPUBindGroupLayout:
         """The layout of a program's bind groups."""
@@ -64,7 +70,7 @@ class Pipelines:
         if key not in self._layouts:
             kinds = ["read-only-storage"] * program.reads + ["storage"] * program.writes
             entries = [
-                {"binding": i, "visibility": wgpu.ShaderStage.COMPUTE, "buffer": {"type": kind}}
+                {"binding": i, "visibility": "COMPUTE", "buffer": {"type": kind}}
                 for i, kind in enumerate(kinds)
             ]
             groups = self._device.create_bind_group_layout(entries=entries)
@@ -72,16 +78,12 @@ class Pipelines:
             self._layouts[key] = groups, whole
         return self._layouts[key][0]
 
-    def _compile(self, program: Program) -> wgpu.GPUComputePipeline:
+    def _arguments(self, program: Program) -> dict[str, Any]:
         _, layout = self._layouts[program.reads, program.writes]
+        module = self._device.create_shader_module(code=program.source, label=program.label)
         constants = dict(program.overrides)
-        try:
-            module = self._device.create_shader_module(code=program.source, label=program.label)
-            return self._device.create_compute_pipeline(
-                layout=layout,
-                compute={"module": module, "entry_point": "main", "constants": constants},
-                label=program.label,
-            )
-        except wgpu.GPUError as error:
-            label = program.label or "?"
-            raise GpuError(f"kernel {label} does not compile: {error}") from error
+        return {
+            "layout": layout,
+            "compute": {"module": module, "entry_point": "main", "constants": constants},
+            "label": program.label,
+        }

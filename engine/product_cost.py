@@ -44,10 +44,23 @@ SPEEDS = {
 """By extents along m, n and k."""
 
 
+MATRIX_SPEEDS = {
+    (128, 128, 32): TileSpeed(180e6, 0.6),
+    (128, 64, 32): TileSpeed(150e6, 0.6),
+    (64, 64, 32): TileSpeed(120e6, 0.5),
+    (64, 64, 64): TileSpeed(120e6, 0.7),
+    (64, 32, 64): TileSpeed(80e6, 0.6),
+    (32, 32, 64): TileSpeed(60e6, 0.6),
+    (32, 32, 128): TileSpeed(60e6, 0.9),
+}
+"""The same of matrix units."""
+
+
 def predicted_us(key: MatmulKey, choice: MatmulChoice) -> float:
     """Microseconds of a product by one of the tiles in SPEEDS."""
     c = choice
-    speed = SPEEDS[c.tile_m, c.tile_n, c.tile_k]
+    speeds = MATRIX_SPEEDS if c.units else SPEEDS
+    speed = speeds[c.tile_m, c.tile_n, c.tile_k]
     groups = key.batch * ceil(key.m / c.tile_m) * ceil(key.n / c.tile_n) * c.split_k
     # Between the mean and the fullest: the last workgroups of a launch run beside fewer others.
     mean = groups / MULTIPROCESSORS

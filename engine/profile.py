@@ -60,7 +60,7 @@ class _Stopwatch:
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
-        self._inside = "timestamp-query-inside-passes" in gpu.device.features
+        self._inside = gpu.stamps_inside_passes
         self._queries = TimestampQueries(gpu, MOST_QUERIES)
         self._readback: Readback = self._queries.readback(MOST_QUERIES)
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import wgpu
 
 from engine.errors import GpuError
 from engine.gpu import BufferRange, Gpu
 from engine.readback import Readback
+
+if TYPE_CHECKING:
+    import wgpu
 
 MOST_QUERIES = 4096
 """A query set may hold no more (WebGPU: maximum query count)."""
@@ -35,8 +37,7 @@ class TimestampQueries:
             raise GpuError(f"{gpu.name} has no timestamp queries: work without GPU times")
         self.gpu, self.count = gpu, count
         self.set = gpu.device.create_query_set(type="timestamp", count=count)
-        usage = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
-        self._resolved = gpu.device.create_buffer(size=8 * count, usage=usage)
+        self._resolved = gpu.device.create_buffer(size=8 * count, usage="QUERY_RESOLVE | COPY_SRC")
         self._period_ns = gpu.timestamp_period_ns
 
     def writes(self, begin: int) -> dict[str, Any]:

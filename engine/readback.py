@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import wgpu
 
 from engine.errors import GpuError
 from engine.gpu import BufferRange, Gpu
+
+if TYPE_CHECKING:
+    import wgpu
 
 MAP_POLLS = 10_000
 """A map of an idle buffer is resolved by the first poll; more than this means a lost device."""
@@ -23,8 +25,9 @@ class Readback:
 
     def __init__(self, gpu: Gpu, nbytes: int) -> None:
         self.gpu, self.nbytes = gpu, nbytes
-        usage = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
-        self.buffer = gpu.device.create_buffer(size=max(16, -(-nbytes // 4) * 4), usage=usage)
+        self.buffer = gpu.device.create_buffer(
+            size=max(16, -(-nbytes // 4) * 4), usage="MAP_READ | COPY_DST"
+        )
         self._serial: int | None = None
         self._mapped = False
         self._status = 0

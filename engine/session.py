@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import wgpu
 
 from engine.errors import PlanError
 from engine.gpu import BufferRange, Gpu, Launch
@@ -15,6 +14,9 @@ from engine.graph import DTYPES, TensorType
 from engine.kernels.wgsl import Kernel
 from engine.pipelines import Program
 from engine.plan import Plan
+
+if TYPE_CHECKING:
+    import wgpu
 
 SHARED = ("parameter", "frozen", "state")
 """Kinds of buffers that a session can have in common with another one."""

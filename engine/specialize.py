@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from engine.product_cost import parts_bytes, predicted_us
+
+Contract = Literal["strict", "accelerated"]
+"""How products are computed: in f32, or with factors of 11 bits where that is faster."""
 
 
 class MatmulKey(NamedTuple):
@@ -24,6 +27,20 @@ class MatmulKey(NamedTuple):
     k: int
 
 
+F16_PAD = 8
+"""Elements after each row of f16 in shared memory, so that rows begin in different banks."""
+
+
+@dataclass(frozen=True)
+class MatrixUnits:
+    """Units that multiply f16 matrices [m, k] and [k, n] for a subgroup, and add up in f32."""
+
+    m: int
+    n: int
+    k: int
+    subgroup_size: int
+
+
 @dataclass(frozen=True)
 class DeviceFacts:
     """What the compiler needs to know of a device; sizes in bytes."""
@@ -36,6 +53,8 @@ class DeviceFacts:
     storage_alignment: int = 256
     max_binding_bytes: int = 128 << 20
     max_buffer_bytes: int = 256 << 20
+    matrix_units: MatrixUnits | None = None
+    """Used under the contract accelerated only."""
     table: Mapping[MatmulKey, MatmulChoice] = field(default_factory=dict, hash=False)
     """Choices measured on this device, preferred to the usual ones: `engine.kernel_table`."""
 
@@ -49,7 +68,8 @@ class MatmulChoice:
     save. `tiled`: a workgroup stages tile_m x tile_k and tile_k x tile_n blocks in shared memory.
     `gemv`: for few rows (thread_m, all of them) or a single column (thread_n = 1), where reading
     the matrix is all that counts: tile_k / 4 invocations share k and add up in shared memory.
-    `split_k` > 1 sums that many partial products in a second dispatch, for small grids.
+    `split_k` > 1 sums that many partial products in a second dispatch, for small grids. `slices_k`
+    > 1 lets so many invocations of a `tiled` workgroup share k and add up in shared memory.
     """
 
     variant: str
@@ -59,13 +79,17 @@ class MatmulChoice:
     thread_m: int
     thread_n: int
     split_k: int = 1
+    slices_k: int = 1
+    units: MatrixUnits | None = None
 
     @property
     def workgroup(self) -> int:
         """Invocations per workgroup."""
         if self.variant == "direct":
             return 64
-        return self.lanes * (self.lanes_k if self.variant == "gemv" else 1)
+        if self.units:
+            return self.lanes * self.slices_k * self.units.subgroup_size
+        return self.lanes * (self.lanes_k if self.variant == "gemv" else self.slices_k)
 
     @property
     def lanes(self) -> int:
@@ -80,7 +104,7 @@ class MatmulChoice:
     @property
     def step_k(self) -> int:
         """Extent along k that is read at a time: beyond k it must be zero."""
-        return self.tile_k if self.variant == "tiled" else 4
+        return self.tile_k if self.variant in ("tiled", "matrix") else 4
 
     @property
     def skew(self) -> int:
@@ -90,13 +114,24 @@ class MatmulChoice:
         return max(1, 32 // self.tile_k)
 
     @property
+    def summed(self) -> int:
+        """Vec4s of its tile that an invocation hands to another slice at a time."""
+        share = self.thread_m * self.thread_n // 4 // self.slices_k
+        return max(1, min(share, 1024 // self.workgroup))
+
+    @property
     def shared_bytes(self) -> int:
         """Shared memory that the variant needs, padding included."""
         if self.variant == "direct":
             return 0
         if self.variant == "gemv":
             return 4 * self.workgroup * self.thread_m * self.thread_n
-        return 4 * self.tile_k * (self.tile_m + self.tile_n + 2 * self.skew)
+        if self.units:
+            rows = max(self.tile_m, self.tile_k) + max(self.tile_n, self.tile_k)
+            staged = 2 * (self.tile_k * (self.tile_m + self.tile_n) + F16_PAD * rows)
+            return staged + 8 + 4 * self.lanes * self.slices_k * self.units.m * self.thread_n
+        sums = 16 * self.workgroup * self.summed if self.slices_k > 1 else 0
+        return 4 * self.tile_k * (self.tile_m + self.tile_n + 2 * self.skew) + sums
 
     def fits(self, facts: DeviceFacts) -> bool:
         """Whether the device has the invocations and the shared memory."""
@@ -111,6 +146,16 @@ TILES = (
     MatmulChoice("tiled", 32, 32, 32, 4, 4),
 )
 """For each shape measured, one of them with the right split is within 7 % of the best of twelve."""
+MATRIX_TILES = (
+    (128, 128, 32, 64, 32, 1),
+    (128, 64, 32, 32, 32, 1),
+    (64, 64, 32, 32, 32, 1),
+    (64, 64, 64, 32, 32, 2),
+    (64, 32, 64, 32, 16, 2),
+    (32, 32, 64, 16, 32, 2),
+    (32, 32, 128, 32, 32, 4),
+)
+"""Of matrix units: extents along m, n and k, a subgroup's part along m and n, and slices of k."""
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 LEAST_K = 32
 """Of a part of k: below it there is nothing to gain."""
@@ -122,6 +167,8 @@ ENOUGH_WORKGROUPS = 96
 """Below this a current discrete GPU (80 to 140 multiprocessors) is mostly idle."""
 
 
+FULL = 64 * 1024
+"""Invocations that a current discrete GPU runs at a time, or half of them."""
 GEMV_ROWS = 4
 """Up to so many rows, a matrix product is bound by reading the matrix."""
 
@@ -145,9 +192,18 @@ def _usual_matmul(key: MatmulKey, facts: DeviceFacts) -> MatmulChoice:
         return MatmulChoice("direct", rows, columns, 4, rows, columns)
     if key.layout and (key.m <= GEMV_ROWS or key.n == 1):
         return _usual_gemv(key, facts)
-    fitting = [tile for tile in TILES if tile.fits(facts)]
+    tiles = (*TILES, *matrix_tiles(facts.matrix_units))
+    fitting = [tile for tile in tiles if tile.fits(facts)]
     choices = (choice for tile in fitting for choice in _in_parts(tile, key, facts))
     return min(choices, key=lambda choice: predicted_us(key, choice))
+
+
+def matrix_tiles(units: MatrixUnits | None) -> Iterator[MatmulChoice]:
+    """The tiles that a device's matrix units can compute."""
+    for m, n, k, part_m, part_n, slices in MATRIX_TILES if units else ():
+        assert units is not None
+        if part_m % units.m == part_n % units.n == k % (units.k * slices) == 0:
+            yield MatmulChoice("matrix", m, n, k, part_m, part_n, 1, slices, units)
 
 
 def _in_parts(tile: MatmulChoice, key: MatmulKey, facts: DeviceFacts) -> Iterator[MatmulChoice]:
@@ -166,8 +222,11 @@ def _usual_gemv(key: MatmulKey, facts: DeviceFacts) -> MatmulChoice:
     column, along_k, quads = _gemv_geometry(key)
     most = min(256, facts.max_invocations)
     if along_k:
-        few = key.batch * quads < 2 * ENOUGH_WORKGROUPS
-        lanes_k = min(128 if few else 32, most, _power_of_two(ceil(key.k / 4)))
+        # Each keeps a vec4 per row, and a square where it normalises rows.
+        vectors = 1 if column else key.m
+        while 20 * vectors * most > facts.max_shared_bytes:
+            most //= 2
+        lanes_k = min(most, _power_of_two(ceil(key.k / 4)))
         lanes = min(max(1, 64 // lanes_k), _power_of_two(quads))
     else:
         # Rows of the matrix are read in pieces of 64 or 128 bytes.
@@ -176,6 +235,18 @@ def _usual_gemv(key: MatmulKey, facts: DeviceFacts) -> MatmulChoice:
     groups = key.batch * ceil(quads / lanes)
     split = min(16, ceil(ENOUGH_WORKGROUPS / groups), key.k // (32 * lanes_k))
     return _gemv(key, column, lanes, lanes_k, max(1, split) if key.batch == 1 else 1)
+
+
+def choose_for_rows(m: int, n: int, k: int, facts: DeviceFacts) -> MatmulChoice:
+    """Gemv kernel for m rows that it makes itself, times a matrix [n, k]: k is not split.
+
+    It also keeps a sum of squares per row and invocation.
+    """
+    key = MatmulKey("nt", 1, m, n, k)
+    choice = replace(choose_matmul(*key[1:], facts, key.layout), split_k=1)
+    if choice.variant == "gemv" and choice.shared_bytes * 5 // 4 <= facts.max_shared_bytes:
+        return choice
+    return replace(_usual_gemv(key, facts), split_k=1)
 
 
 def _gemv_geometry(key: MatmulKey) -> tuple[bool, bool, int]:
@@ -235,12 +306,17 @@ def _variants(key: MatmulKey, facts: DeviceFacts) -> Iterator[MatmulChoice]:
                 yield from (_gemv(key, column, lanes, lanes_k, split) for split in splits)
 
 
-def row_lanes(columns: int, facts: DeviceFacts) -> int:
-    """Invocations that share one row in softmax and normalisation kernels; a power of two."""
+def row_lanes(columns: int, facts: DeviceFacts, rows: int = FULL) -> int:
+    """Invocations that share one row in softmax and normalisation kernels; a power of two.
+
+    Where `rows` are too few to fill a device, each invocation has less to do.
+    """
     if facts.is_cpu:
         return 1
     lanes = 32
-    while lanes < min(256, facts.max_invocations) and lanes * 4 < columns:
+    while lanes < min(256, facts.max_invocations) and (
+        lanes * 4 < columns or (lanes < columns and 2 * lanes * rows <= FULL)
+    ):
         lanes *= 2
     return lanes
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import NamedTuple
 
-from engine.specialize import DeviceFacts
+from engine.specialize import F16_PAD, DeviceFacts, MatrixUnits
 
 
 class StreamKey(NamedTuple):
@@ -47,6 +47,7 @@ class AttentionChoice:
     slice: int = 4
     resident: bool = False
     splits: int = 1
+    units: MatrixUnits | None = None
 
     @property
     def workgroup(self) -> int:
@@ -63,12 +64,20 @@ class AttentionChoice:
 
     def shared_bytes(self, width: int, owned: int) -> int:
         """Shared memory that the tiled variant needs for rows of `width` elements."""
+        if self.units:
+            return self._units_bytes(width, owned)
         quads = ceil(width / 4)
         part = slice_quads(width, self.slice)
         own_tiles = owned * odd(quads) if self.resident else odd(part)
         staged = max(self.columns * odd(part), odd(quads))
         weights = self.columns * self.stride
         return 16 * (self.rows * own_tiles + staged + weights + self.workgroup)
+
+    def _units_bytes(self, width: int, owned: int) -> int:
+        staged = 4 * max(self.rows, self.columns) * (width + F16_PAD)
+        scores = 4 * owned * self.rows * (self.columns + 4)
+        weights = 2 * self.rows * (self.columns + F16_PAD)
+        return staged + scores + weights + 16 * self.workgroup + 4 * self.rows + 64
 
     def fits(self, key: StreamKey, facts: DeviceFacts) -> bool:
         """Whether the device has the invocations and the shared memory; kept rows have whole
@@ -98,6 +107,8 @@ FEW_NARROW = AttentionChoice("tiled", 16, 16, 8)
 LITTLE_MEMORY = replace(NARROW, slice=32)
 """Fits every device and every width up to 128."""
 
+LEAST_ROWS = 32
+"""For matrix units: fewer leave most of a unit's rows empty."""
 MANY_BLOCKS = 128
 """Pairs of blocks of MANY_ROWS from which on its larger tiles keep a device busy."""
 FULL = 72 * 1024
@@ -111,7 +122,22 @@ def choose_attention(key: StreamKey, facts: DeviceFacts) -> AttentionChoice:
     """Kernel for a device."""
     if facts.is_cpu:
         return AttentionChoice("direct", 32, 1)
+    by_units = _by_units(key, facts)
+    if by_units is not None:
+        return by_units
     choice = _staged(_form(key), key, facts) or _staged(NARROW, key, facts) or LITTLE_MEMORY
+    return replace(choice, splits=_splits(choice, key))
+
+
+def _by_units(key: StreamKey, facts: DeviceFacts) -> AttentionChoice | None:
+    """Matrix units, where they can and are worth it."""
+    u = facts.matrix_units
+    if u is None or key.width % u.k or key.width % u.n or key.rows < LEAST_ROWS:
+        return None
+    lanes = 4 * u.subgroup_size // u.m
+    choice = AttentionChoice("matrix", 4 * u.m, 32, lanes, key.width, units=u)
+    if not choice.fits(key, facts):
+        return None
     return replace(choice, splits=_splits(choice, key))
 
 

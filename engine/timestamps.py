@@ -17,13 +17,14 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
-
-import wgpu
+from typing import TYPE_CHECKING, Any
 
 from engine.gpu import Gpu
 from engine.queries import MOST_QUERIES, RESOLVE_QUERIES, TimestampQueries, timestamps_available
 from engine.readback import Readback
+
+if TYPE_CHECKING:
+    import wgpu
 
 PAGE_SPANS = RESOLVE_QUERIES
 """A page begins where a resolve may."""

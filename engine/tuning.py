@@ -63,7 +63,7 @@ def tune(
     Takes about `seconds`, the products with most arithmetic first; what time does not suffice for
     stays as it is. Waits for the device all the time. Raises GpuError when it is lost.
     """
-    facts = replace(gpu.facts, table={})
+    facts = replace(gpu.facts, table={}, matrix_units=None)
     counts: Counter[MatmulKey] = Counter()
     for graph in graphs:
         counts.update(products(graph, facts))

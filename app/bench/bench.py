@@ -58,6 +58,8 @@ def _goldens(config: BenchConfig) -> dict[str, Golden]:
     found: dict[str, Golden] = {}
     for name in config.workloads if config.golden else ():
         workload = WORKLOADS[name]
+        if not workload.has_golden:
+            continue
         path = (config.golden or Path()) / f"{workload.name}.json"
         try:
             found[name] = Golden.read(path)
@@ -124,7 +126,10 @@ class _Bench:
         if framework is None:
             raise EngineError("nothing to publish: the engine ran nowhere")
         figures = rows(self.found.cells, self.found.runs, self.found.cached)
-        return publish(self.config.publish, figures, framework.device, self.config.contract)
+        kind: str = self.config.contract
+        if framework.settings.get("implementation") == "dawn":
+            kind += "-dawn"
+        return publish(self.config.publish, figures, framework.device, kind)
 
     def _job(
         self, workload: str, caches: Caches, *, compile_only: bool = False, profile: bool = False
@@ -133,6 +138,7 @@ class _Bench:
         return Job(
             workload=workload,
             contract=config.contract,
+            gpu=config.gpu,
             reduced=config.reduced,
             protocol=REDUCED if config.reduced else FULL,
             caches=str(caches.plans),

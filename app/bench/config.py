@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from app.config import UsageError
+from engine.implementations import Choice
 
 NONE = "none"
 
@@ -44,8 +45,10 @@ class BenchConfig:
     out: Path = Path("runs/bench")
     """Folder for records and tables; an earlier benchmark in it is replaced."""
     publish: Path | None = None
-    """Also keep the figures in ADAPTER-CONTRACT-DATE.json in this folder, as docs/measurements;
-    those of other workloads that are there already stay."""
+    """Also keep the figures in ADAPTER-CONTRACT-DATE.json (CONTRACT-dawn on Dawn) in this folder,
+    as docs/measurements; those of other workloads that are there already stay."""
+    gpu: Choice = "auto"
+    """WebGPU implementation; auto: what DINOVISION_GPU says, else wgpu."""
     debug: bool = False
     """Show a traceback for expected errors too."""
 

@@ -12,7 +12,7 @@ FAMILIES = (
     ("convolution", r"conv2d_n"),
     ("convolution, input gradient", r"conv2d_input_grad"),
     ("convolution, weight gradient", r"conv2d_weight_grad"),
-    ("matrix product", r"(gated_)?matmul_(nn|nt|tn|tt)"),
+    ("matrix product", r"(normed_)?(gated_)?matmul_(nn|nt|tn|tt)"),
     ("attention gradient", r"attention_(delta|grad)"),
     ("attention", r"attention"),
     ("normalisation gradient", r"(rms|layer|group)_norm_grad|norm_affine_grad"),

@@ -83,14 +83,15 @@ def _provenance(engine: RunRecord, reference: RunRecord | None) -> dict[str, Any
     }
 
 
-def publish(folder: Path, found: list[Any], adapter: str, contract: str) -> Path:
-    """Write the rows as ADAPTER-CONTRACT-DATE.json; the file.
+def publish(folder: Path, found: list[Any], adapter: str, kind: str) -> Path:
+    """Write the rows as ADAPTER-KIND-DATE.json; the file.
 
-    Rows of other workloads that the file has already stay: a long benchmark may be run in parts.
+    `kind`: the contract, with -dawn behind it where the engine ran on Dawn. Rows of other workloads
+    that the file has already stay: a long benchmark may be run in parts.
     Raises OSError.
     """
     day = datetime.now(UTC).date().isoformat()
-    path = folder / f"{slug(adapter)}-{contract}-{day}.json"
+    path = folder / f"{slug(adapter)}-{kind}-{day}.json"
     folder.mkdir(parents=True, exist_ok=True)
     new = {row["workload"] for row in found}
     kept = [row for row in _earlier(path) if row["workload"] not in new]

@@ -13,6 +13,7 @@ import msgspec
 from app.bench.golden import Gradient
 from app.bench.protocol import Protocol, Timing
 from engine.atomic import write_atomic
+from engine.implementations import Choice
 
 T = TypeVar("T")
 
@@ -43,6 +44,8 @@ class Job:
     """Known ceiling of the device's f32 arithmetic; None: measured for the profile."""
     peak_gbs: float | None = None
     """Known ceiling of its memory, GB/s; None: measured for the profile."""
+    gpu: Choice = "auto"
+    """The engine's WebGPU implementation."""
     weights: str = ""
     """File of published weights; "": values that depend on names only."""
 

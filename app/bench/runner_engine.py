@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import wgpu
 
 from app.bench.ceilings import measured_ceilings
 from app.bench.families import kernel_costs
@@ -34,9 +33,11 @@ class EngineRunner:
     faults: tuple[type[Exception], ...] = (EngineError,)
 
     def __init__(self, job: Job) -> None:
-        if job.contract != "strict":
-            raise Skip(f"the engine has no {job.contract} contract yet")
-        self.job, self.gpu = job, Gpu.open()
+        self.job = job
+        accelerated = job.contract == "accelerated"
+        self.gpu = Gpu.open(job.gpu, matrix_units=accelerated)
+        if accelerated and self.gpu.contract != "accelerated":
+            raise Skip(f"no matrix units through {self.gpu.implementation} on {self.gpu.name}")
         self.table = load_table(self.gpu)
         self.facts = replace(self.gpu.facts, table=self.table)
         self._serial = 0
@@ -46,11 +47,18 @@ class EngineRunner:
         """Adapter and driver."""
         return Framework(
             "engine",
-            f"wgpu {wgpu.__version__}",
+            self.gpu.library.version,
             self.gpu.name,
             self.gpu.driver,
-            precision={"storage": "f32", "products": "f32", "accumulation": "f32"},
-            settings={"tuned products": str(len(self.table))},
+            precision={
+                "storage": "f32",
+                "products": "f32" if self.gpu.contract == "strict" else "scaled f16",
+                "accumulation": "f32",
+            },
+            settings={
+                "implementation": self.gpu.implementation,
+                "tuned products": str(len(self.table)),
+            },
         )
 
     def modes(self, phase: Phase) -> Mapping[str, Callable[[], Prepared]]:
@@ -73,7 +81,9 @@ class EngineRunner:
     def _prepare(self, phase: Phase) -> Prepared:
         begin = time.perf_counter()
         network = network_of(self.job, phase)
-        plan = compile_cached(network.graph, self.facts, folder=Path(self.job.caches))
+        plan = compile_cached(
+            network.graph, self.facts, contract=self.gpu.contract, folder=Path(self.job.caches)
+        )
         session = Session(self.gpu, plan)
         compile_s = time.perf_counter() - begin
         if not self.job.compile_only:

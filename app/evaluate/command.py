@@ -19,6 +19,7 @@ from app.camera.images import centre_square, read_image
 from app.camera.source import CameraError
 from app.camera.tree import find_images
 from app.config import UsageError
+from app.contracts import open_for
 from app.encoder import Encoder, open_encoder
 from app.evaluate.config import EvalConfig
 from app.evaluate.contact_sheet import BRIGHTEST, Example, contact_sheet
@@ -32,7 +33,6 @@ from assets import decoder_file
 from engine.atomic import write_atomic
 from engine.checkpoint import Checkpoint, load_checkpoint
 from engine.errors import CheckpointError, EngineError
-from engine.gpu import Gpu
 from models.dinov3 import DEFAULT_DEPTH
 from models.preprocess import preprocess
 from models.vision import IMAGE
@@ -70,10 +70,10 @@ def run_eval(config: EvalConfig, console: Console | None = None) -> int:
         theirs = file.metadata.get("encoder", "another encoder")
         log.warning("%s was trained on '%s', not on '%s'", file.path, theirs, encoder.note)
     paths = find_images(config.data)
-    gpu = Gpu.open()
+    progress = Progress()
+    gpu = open_for(config.gpu, config.contract, progress.say)
     painter = Painter(gpu, encoder, size)
     painter.load(file.pick(painter.shapes))
-    progress = Progress()
     results: list[Result] = []
     with contextlib.closing(progress):
         for result in _measured(painter, config, paths, size):

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.config import UsageError
+from engine.implementations import Choice
+from engine.specialize import Contract
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,11 @@ class EvalConfig:
     out: Path | None = None
     """Folder for contact_sheet.png (12 images, evenly spaced by name) and eval.json, with the
     figures of each image."""
+    contract: Contract = "strict"
+    """Arithmetic: strict f32, or products that round their factors to 11 bits on devices with
+    matrix units, which are faster (--gpu dawn)."""
+    gpu: Choice = "auto"
+    """WebGPU implementation; auto: what DINOVISION_GPU says, else wgpu."""
     debug: bool = False
     """Show a traceback for expected errors too."""
 

@@ -18,7 +18,7 @@ class Painter:
 
     def __init__(self, gpu: Gpu, encoder: Encoder, size: int = IMAGE) -> None:
         graph = inference_graph(depth=encoder.depth, size=size)
-        self._session = Session(gpu, compile_graph(graph, gpu.facts))
+        self._session = Session(gpu, compile_graph(graph, gpu.facts, contract=gpu.contract))
         self._session.load(encoder.tensors)
         self.shapes = {node.name: node.shape for node in graph.parameters(trainable=True)}
         """What a decoder consists of."""

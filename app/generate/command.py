@@ -12,6 +12,7 @@ import numpy as np
 from rich.console import Console
 
 from app.config import UsageError
+from app.contracts import open_for
 from app.generate.config import GenerateConfig
 from app.generate.generator import Generator
 from app.generate.sampling import Sampling
@@ -20,7 +21,6 @@ from app.interrupt import Interrupt
 from app.progress import Progress
 from app.tables import to_reader
 from engine.errors import CheckpointError
-from engine.gpu import Gpu
 from models.smollm2_files import LanguageModel
 
 SMALLEST_CONTEXT = 256
@@ -78,7 +78,7 @@ def run_generate(config: GenerateConfig, console: Console | None = None) -> int:
     console = console or Console(highlight=False)
     progress = Progress()
     with contextlib.closing(progress), to_reader(console):
-        gpu = Gpu.open()
+        gpu = open_for(config.gpu, config.contract, progress.say)
         progress.say(f"{config.model.name or config.model} on {gpu.name}")
         context = min(model.context, _room(len(ids) + config.tokens))
         generator = Generator(gpu, model.sizes, model.parameters(), context)

@@ -10,6 +10,8 @@ from typing import Annotated
 import tyro
 
 from app.config import UsageError
+from engine.implementations import Choice
+from engine.specialize import Contract
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,11 @@ class GenerateConfig:
     """Seed of the draws."""
     json: bool = False
     """Print one line of JSON at the end instead of the text."""
+    contract: Contract = "strict"
+    """Arithmetic: strict f32, or products that round their factors to 11 bits on devices with
+    matrix units, which are faster (--gpu dawn)."""
+    gpu: Choice = "auto"
+    """WebGPU implementation; auto: what DINOVISION_GPU says, else wgpu."""
     debug: bool = False
     """Show a traceback for expected errors too."""
 

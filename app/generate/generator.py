@@ -48,7 +48,7 @@ class Generator:
         graphs = [
             continuation(sizes, tokens, max(context, tokens)).graph for tokens in (self.piece, 1)
         ]
-        prompt, single = (compile_cached(graph, facts) for graph in graphs)
+        prompt, single = (compile_cached(graph, facts, contract=gpu.contract) for graph in graphs)
         self._prompt = Session(gpu, prompt)
         self._single = Session(gpu, single, sharing=self._prompt)
         self._prompt.load(parameters)

@@ -9,6 +9,7 @@ from pathlib import Path
 from app.config import UsageError, check_encoder_shape, check_file
 from app.pretrain.recipe import STEPS, PretrainRecipe
 from app.train.config import MOST_RATE
+from engine.implementations import Choice
 from models.dinov3 import DEFAULT_DEPTH
 from models.vision import IMAGE
 
@@ -69,6 +70,8 @@ class PretrainConfig:
     """Lower: sharper assignments by the teacher (0.02 to 1). [default: 0.04]"""
     reconstruction: float | None = None
     """Weight of painting pixels back from single tokens (at least 0). [default: 20]"""
+    gpu: Choice = "auto"
+    """WebGPU implementation; auto: what DINOVISION_GPU says, else wgpu."""
     debug: bool = False
     """Show a traceback for expected errors too."""
 

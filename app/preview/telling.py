@@ -55,6 +55,7 @@ def summary(session: LiveSession, outcome: str, statistics: Statistics) -> dict[
     """`summary.json`: of the whole session, or of a part that `statistics` are of."""
     losses, policy = session.train.losses, session.tenant.policy
     first_db, last_db = session.psnr_db
+    presenter = session.driver.presenter
     facts = Summary(
         outcome=outcome,
         chunks=session.tenant.chunks,
@@ -75,7 +76,8 @@ def summary(session: LiveSession, outcome: str, statistics: Statistics) -> dict[
         "camera": session.config.camera,
         "encoder": session.network.encoder.note,
         "decoder": session.network.start.note,
-        "contract": session.config.contract,
+        "contract": session.gpu.contract,
+        "presenter": presenter.name if presenter is not None else None,
         **statistics.adaptation.to_dict(),
     }
     return facts.to_dict(statistics, extra)

@@ -11,6 +11,7 @@ import pygame
 import wgpu
 
 from app.preview.target import Size
+from engine.errors import GpuError
 from engine.gpu import Gpu
 
 FORMATS = ("bgra8unorm-srgb", "rgba8unorm-srgb", "bgra8unorm", "rgba8unorm")
@@ -54,7 +55,7 @@ class SurfaceTarget:
             raise SurfaceUnavailableError(" ".join(str(error).split())) from error
 
     def _connect(self, size: Size) -> wgpu.GPUCanvasContext:
-        context = wgpu.gpu.get_canvas_context(self._window)
+        context = self._gpu.api.gpu.get_canvas_context(self._window)
         if not self.format:  # the mirror's pipeline depends on it: chosen once
             preferred = context.get_preferred_format(self._gpu.adapter)
             self.format = preferred if preferred in FORMATS else "bgra8unorm"
@@ -84,12 +85,12 @@ class SurfaceTarget:
             elif self._context.physical_size != size:
                 self._context.set_physical_size(*size)
             texture = self._context.get_current_texture()
-        except wgpu.DrawCancelled as reason:
+        except self._gpu.api.DrawCancelled as reason:
             # An outdated or lost surface has been configured anew by now; most often that helps.
             if "Occluded" not in str(reason):
                 self._failed(reason, lost=(self._failures + 1) % PATIENCE == 0)
             return None
-        except (wgpu.GPUError, RuntimeError) as error:
+        except (self._gpu.api.GPUError, RuntimeError) as error:
             self._failed(error, lost=True)
             return None
         self._failures = 0
@@ -120,17 +121,23 @@ class SurfaceTarget:
         self._unfinished.append(serial)
         try:
             self._context.present()
-        except wgpu.GPUError as error:
+        except self._gpu.api.GPUError as error:
             self._failed(error, lost=True)
 
     def close(self) -> None:
         """Release the surface; it must not outlive the window."""
         self._disconnect()
+        # Dawn deletes the surface's images after the next submission; the window must still be
+        # there then.
+        with suppress(GpuError):
+            self._gpu.submit(self._gpu.device.create_command_encoder())
+            self._gpu.wait()
+        self._gpu.poll()
 
     def _disconnect(self) -> None:
         context, self._context = self._context, None
         if context is not None:
-            with suppress(wgpu.GPUError):
+            with suppress(self._gpu.api.GPUError):
                 context.unconfigure()
 
 

@@ -11,6 +11,7 @@ from typing import Literal, TypeVar
 
 from app.config import SessionConfig, UsageError, check_hz
 from app.tenancy.policy import POLICIES
+from app.xr.presenter import PresenterChoice
 
 N = TypeVar("N", int, float)
 
@@ -49,8 +50,15 @@ class SweepConfig(SessionConfig):
     """Choose --scene-load so that the renderer alone takes this share of a refresh, percent."""
     driver: Literal["simulated", "openxr"] = "simulated"
     """Headset; openxr: the active runtime's, which decides on the refresh rate."""
+    presenter: PresenterChoice = "auto"
+    """With --driver openxr: how eye images reach the runtime, as with headset."""
     out: Path = Path("runs/sweep")
     """Folder for runs and results; an earlier sweep in it is replaced."""
+
+    @property
+    def shares_images(self) -> bool:
+        """Whether images are to be shared between devices, if that can be."""
+        return self.driver == "openxr" and self.presenter == "shared"
 
     def check(self) -> None:
         """Raise UsageError for the first impossible value."""

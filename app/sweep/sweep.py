@@ -46,12 +46,16 @@ class Sweep:
         with ExitStack() as owned:
             self.rig = Rig(config, progress, owned)
             self._headset = make_driver(
-                config.driver, hz=config.rates[0], eye_size=config.eye_size, debug=config.debug
+                config.driver,
+                hz=config.rates[0],
+                eye_size=config.eye_size,
+                presenter=config.presenter,
+                debug=config.debug,
             )
             self._headset.open()
             owned.callback(self._headset.close)
             self.rig.build(self._headset.view_size, 1e3 / max(config.rates))
-            self._headset.show(self.rig.gpu, self.rig.scene.eyes)
+            self.rig.show(self._headset)
             self.rig.warm_up_scene(self._headset)
             self._owned = owned.pop_all()
 
@@ -87,6 +91,7 @@ class Sweep:
     def _summary(self, outcome: str) -> dict[str, object]:
         """Write and return summary.json from the runs so far."""
         trials = {arm: self._trials[arm] for arm in self.arms if arm in self._trials}
+        presenter = self._headset.presenter
         summary: dict[str, object] = {
             "outcome": outcome,
             **self.rig.provenance(),
@@ -94,6 +99,7 @@ class Sweep:
             "repeats": self.config.repeats,
             "eye_size": self._headset.view_size,
             "headset": self._headset.name,
+            "presenter": presenter.name if presenter is not None else None,
             "scene_load": {f"{hz:g}": load for hz, load in self._loads.items()},
             **summarize(trials),
         }

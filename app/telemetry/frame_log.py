@@ -38,6 +38,7 @@ class FrameDraft:
     in_flight_at_submit: int | None = None
     behind_chunk: int | None = None
     presenter_ms: float | None = None
+    presenter_bytes: int | None = None
     camera_age_ms: float | None = None
     chunks_run: int = 0
     withheld: str = ""
@@ -112,6 +113,7 @@ class FrameDraft:
             withheld=self.withheld,
             margin_ms=self.margin_ms,
             presenter_ms=self.presenter_ms,
+            presenter_bytes=self.presenter_bytes,
             camera_age_ms=self.camera_age_ms,
         )
 
@@ -190,11 +192,11 @@ class FrameLog:
             draft.span = None
         return lost
 
-    def presented(self, frame_id: int, presenter_ms: float) -> None:
+    def presented(self, frame_id: int, presenter_ms: float, host_bytes: int) -> None:
         """Note what handing the driver's frame `frame_id` over cost."""
         for draft in self._drafts:
             if draft.timing.frame_id == frame_id:
-                draft.presenter_ms = presenter_ms
+                draft.presenter_ms, draft.presenter_bytes = presenter_ms, host_bytes
 
     def settle(self, results: Iterable[FrameResult]) -> None:
         """Note verdicts and emit what is finished."""

@@ -74,6 +74,8 @@ class FrameRow:
     """The deadline policy's safety margin at the frame's start."""
     presenter_ms: float | None = None
     """What handing the images over took on the CPU; None: nothing had to be done."""
+    presenter_bytes: int | None = None
+    """Bytes of eye images written to the host's memory for that."""
     camera_age_ms: float | None = None
     """Age of the camera image shown, at `locate_ns`."""
 

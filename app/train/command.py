@@ -12,6 +12,7 @@ from pathlib import Path
 import cv2
 from rich.console import Console
 
+from app.contracts import open_for
 from app.digests import file_sha256
 from app.encoder import Encoder, open_encoder
 from app.evaluate.painter import Painter
@@ -28,7 +29,6 @@ from app.train.recipe import Recipe, choose_recipe
 from app.train.training import Kept, Training
 from assets import photos_dir
 from engine.checkpoint import Checkpoint, load_checkpoint
-from engine.gpu import Gpu
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ def run_train(config: TrainConfig, console: Console | None = None) -> int:
         metadata = _metadata(recipe, encoder, photos)
         if resumed:
             _warn_of_differences(resumed, encoder, metadata)
-        gpu = Gpu.open(config.gpu)
+        gpu = open_for(config.gpu, config.contract, progress.say)
         learner = Learner(gpu, recipe, encoder)
         if resumed:
             _resume(learner, resumed, step)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from app.config import UsageError, check_encoder_shape, check_file
 from engine.implementations import Choice
+from engine.specialize import Contract
 from models.dinov3 import DEFAULT_DEPTH
 from models.vision import IMAGE
 
@@ -55,6 +56,9 @@ class TrainConfig:
     """Side of a sample, pixels (16 to 1024, a multiple of 16). [default: 224]"""
     depth: int | None = None
     """Layers of the encoder in use (1 to 12). [default: 3]"""
+    contract: Contract = "strict"
+    """Arithmetic: strict f32, or products that round their factors to 11 bits on devices with
+    matrix units, which are faster (--gpu dawn)."""
     gpu: Choice = "auto"
     """WebGPU implementation; auto: what DINOVISION_GPU says, else wgpu."""
     debug: bool = False

@@ -49,7 +49,7 @@ class Stepper:
         self.pace = pace or (CPU_PACE if gpu.facts.is_cpu else Pace())
         try:
             # Without the choices that `tune` measured: the same bits on every machine of a kind.
-            plan = compile_graph(graph, gpu.facts)
+            plan = compile_graph(graph, gpu.facts, contract=gpu.contract)
         except (PlanError, MemoryError) as error:
             raise TrainError(
                 f"{what} at once are too much for this device: {error}; take a smaller --batch"
