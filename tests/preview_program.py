@@ -63,9 +63,9 @@ def main(way: str) -> None:
             case Kind.HUD:
                 print("created", gpu.objects_created, flush=True)
             case Kind.RECORD:
-                lose_surface(window, wgpu.DrawCancelled("Lost (5)"))
+                lose_surface(window, gpu.api.DrawCancelled("Lost (5)"))
             case Kind.SAVE:
-                lose_surface(window, wgpu.GPUError("no surface"))
+                lose_surface(window, gpu.api.GPUError("no surface"))
 
     resizes, leaving = 0, False
     while not leaving:

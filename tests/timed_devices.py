@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-import wgpu
+import os
 
-from engine.gpu import BufferRange, Command, Gpu
+import numpy as np
+
+from engine.gpu import ADAPTER_VARIABLE, BufferRange, Command, Gpu, find_adapter
 
 ROUND = "x ^= x << 13u; x ^= x >> 17u; x ^= x << 5u;\n"
 ROUNDS = 128
@@ -42,6 +43,8 @@ class Spin:
         self.gpu.queue.write_buffer(self._parameters.buffer, 0, values)
 
 
-def device_with(gpu: Gpu, features: list[wgpu.FeatureName]) -> Gpu:
+def device_with(gpu: Gpu, features: list[str]) -> Gpu:
     """Another device of the same adapter that has only these features."""
-    return Gpu(gpu.adapter, gpu.adapter.request_device_sync(required_features=features))
+    # Dawn gives one device for each adapter object.
+    adapter = find_adapter(gpu.library, os.environ.get(ADAPTER_VARIABLE, ""))
+    return Gpu(gpu.library, adapter, gpu.library.request_device(adapter, features, {}))

@@ -13,6 +13,7 @@ from engine.kernels.rows import row_kernel
 from engine.kernels.splits import Given, Splits
 from engine.kernels.streaming import LOG2E, Geometry, Place, Stream
 from engine.kernels.streaming_direct import direct
+from engine.kernels.streaming_matrix import by_units
 from engine.kernels.streaming_tiled import tiled
 from engine.kernels.wgsl import Kernel, bindings, f32
 from engine.specialize_attention import AttentionChoice
@@ -36,6 +37,8 @@ class AttentionShape:
     cached: bool = False
     places: tuple[tuple[str, Place], ...] = ()
     """Where matrices lie that are not dense, by the names that they have in the kernels."""
+    turned: tuple[str, ...] = ()
+    """Which of q and k rotary positions turn as they are read."""
 
     @property
     def group(self) -> int:
@@ -45,7 +48,8 @@ class AttentionShape:
 
 def kernel(program: Stream, choice: AttentionChoice) -> Kernel:
     """The launch that computes a program, or with splits its parts."""
-    return (direct if choice.variant == "direct" else tiled)(program, choice)
+    ways = {"direct": direct, "tiled": tiled, "matrix": by_units}
+    return ways[choice.variant](program, choice)
 
 
 def _queries(shape: AttentionShape) -> Geometry:
@@ -78,7 +82,7 @@ def _keys(shape: AttentionShape) -> Geometry:
 def attention(shape: AttentionShape, *, lse: bool) -> Stream:
     """y = softmax(scale q k^T) v from q, k and v; also the log-sum-exp if `lse`.
 
-    The position of a `cached` shape is a further operand.
+    Cosines and sines, if any are `turned`, and the position of a `cached` shape follow.
     """
     return Stream(
         label="attention",
@@ -89,6 +93,7 @@ def attention(shape: AttentionShape, *, lse: bool) -> Stream:
         sums=(("w", "v", "y"),),
         writes_lse=lse,
         places=dict(shape.places),
+        turned=shape.turned,
     )
 
 

@@ -8,7 +8,7 @@ With one lane per column, for CPU devices and short columns, there is no tree.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from engine.kernels.wgsl import Kernel, entry_point, linear_grid, linear_main
@@ -17,6 +17,8 @@ from engine.specialize import ENOUGH_WORKGROUPS
 THREADS = 256
 LANES = 32
 """Invocations per column: its workgroup owns 8 columns, 32 or 128 neighbouring bytes."""
+SIZES = (THREADS, THREADS // 2, THREADS // 4)
+"""Of workgroups; the first is the usual one."""
 MOST_LANES = 128
 """With 2 columns per workgroup, 16 byte wide ones are still a whole sector of memory."""
 
@@ -64,7 +66,27 @@ def column_kernel(
         threads = c.matrices * c.count
         source = head + linear_main(threads, 64, f"{enter}{body}\n{keep}")
         return Kernel(label, source, linear_grid(threads, 64), flops)
-    side = THREADS // c.lanes
+    made = [
+        _workgroups(label, head, over, body, results, flops, threads)
+        for threads in SIZES
+        if threads >= c.lanes
+    ]
+    return replace(made[0], resized=tuple(made[1:]))
+
+
+def _workgroups(
+    label: str,
+    head: str,
+    c: Columns,
+    body: str,
+    results: Mapping[str, tuple[str, str, str]],
+    flops: int,
+    threads: int,
+) -> Kernel:
+    """The kernel with workgroups of so many invocations: how many columns they own, no more,
+    depends on it.
+    """
+    side = threads // c.lanes
     wide = ceil(c.count / side)
     grid = linear_grid(c.matrices * wide, 1)
     # What no column needs is computed for the last one and dropped: barriers stay uniform.
@@ -77,7 +99,7 @@ def column_kernel(
     let i = matrix * {c.count}u + column;
 """
     shared = "".join(
-        f"var<workgroup> all_{name}: array<{kind}, {THREADS}>;\n"
+        f"var<workgroup> all_{name}: array<{kind}, {threads}>;\n"
         for name, (kind, _, _) in results.items()
     )
     lines = [f"all_{name}[t] = {name};" for name in results]
@@ -92,5 +114,5 @@ def column_kernel(
     lines.append(f"if (lane > 0u || own >= {c.count}u) {{ return; }}")
     lines += [keep.format(v=f"all_{name}[t]") for name, (_, _, keep) in results.items()]
     tail = "\n".join(lines)
-    source = head + shared + entry_point(THREADS, f"{enter}{body}\n{tail}")
+    source = head + shared + entry_point(threads, f"{enter}{body}\n{tail}")
     return Kernel(label, source, grid, flops)

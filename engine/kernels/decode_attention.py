@@ -11,9 +11,11 @@ Roofline: bandwidth, keys and values up to the position are read once.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from math import ceil
 
 from engine.kernels.attention import AttentionShape
+from engine.kernels.operands import Guard
 from engine.kernels.streaming import LOWEST
 from engine.kernels.wgsl import (
     MAX_GRID,
@@ -48,9 +50,12 @@ def suits(shape: AttentionShape, facts: DeviceFacts) -> bool:
     return not facts.is_cpu and shape.queries == 1 and whole and fits and grid
 
 
-def partial_attention(s: AttentionShape) -> Kernel:
+def partial_attention(s: AttentionShape, start: int = 0, angles: int | None = None) -> Kernel:
     """Per head and slice: weighted sums of v [heads, slices, width], and score maximum and weight
     total [heads, slices, 2]; from q, k, v and position.
+
+    The queries begin at element `start` of q. With `angles`, rows of cos and sin, which then follow
+    the position, that of the position turns them.
     """
     quads, group, count = s.width // 4, s.group, slices(s)
     lines = [
@@ -58,7 +63,7 @@ def partial_attention(s: AttentionShape) -> Kernel:
         "if (first > position[0]) { return; }",
         f"let base = head * {s.keys}u;",
         f"for (var e = t; e < {group * quads}u; e += {SLICE}u) {{",
-        f"queries[e] = q[head * {group * quads}u + e];",
+        *_query(s, start, angles),
         "}",
         "workgroupBarrier();",
         *(f"var s{h} = 0.0;" for h in range(group)),
@@ -88,6 +93,7 @@ def partial_attention(s: AttentionShape) -> Kernel:
         "}",
     ]
     reads = [("q", VECTOR), ("k", VECTOR), ("v", VECTOR), ("position", "u32")]
+    reads += [("cosine", VECTOR), ("sine", VECTOR)] if angles else []
     source = f"""{bindings(reads, [("part", VECTOR), ("moments", "vec2<f32>")])}
 var<workgroup> queries: array<{VECTOR}, {group * quads}>;
 var<workgroup> scalars: array<f32, {group * SLICE}>;
@@ -95,6 +101,23 @@ var<workgroup> sums: array<{VECTOR}, {group * SLICE}>;
 {entry_point(SLICE, chr(10).join(lines))}"""
     label = f"decode_attention_{s.heads}x{s.keys}x{s.width}"
     return Kernel(label, source, (count, s.kv_heads, 1), 4 * s.heads * s.keys * s.width)
+
+
+def _query(s: AttentionShape, start: int, angles: int | None) -> list[str]:
+    """Quad e of the queries of a key head."""
+    quads = s.width // 4
+    lines = [f"let at = {start // 4}u + head * {s.group * quads}u + e;"]
+    if angles is None:
+        return [*lines, "queries[e] = q[at];"]
+    half = quads // 2
+    return [
+        *lines,
+        f"let c = e % {quads}u; let upper = c >= {half}u;",
+        f"let angle = min(position[0], {angles - 1}u) * {half}u + select(c, c - {half}u, upper);",
+        f"let other = q[select(at + {half}u, at - {half}u, upper)];",
+        "let sign = select(-1.0, 1.0, upper);",
+        "queries[e] = q[at] * cosine[angle] + other * sine[angle] * sign;",
+    ]
 
 
 def _tree(group: int, value: str, result: str, combine: str) -> Iterator[str]:
@@ -142,21 +165,61 @@ def _weighted_sums(s: AttentionShape) -> Iterator[str]:
 
 def merged_attention(s: AttentionShape) -> Kernel:
     """y [heads, width] from the sums and moments of the slices, and position."""
+    threads = s.heads * s.width // 4
+    source = bindings([("part", VECTOR), *MERGING], [("y", VECTOR)])
+    source += _merged(s, "part") + linear_main(threads, 64, "    y[i] = merged(i);")
+    flops = 4 * threads * slices(s)
+    return Kernel("decode_attention_merge", source, linear_grid(threads, 64), flops)
+
+
+MERGING = (("moments", "vec2<f32>"), ("position", "u32"))
+"""Bindings that merging needs beside the sums."""
+AT_ONCE = 16
+"""Slices that are read without a loop, which would wait for each of them."""
+
+
+@dataclass(frozen=True)
+class MergedRow:
+    """Reader (`engine.kernels.operands`) of what `merged_attention` would write, as one row."""
+
+    shape: AttentionShape
+    element: str = VECTOR
+
+    def base(self, batch: str) -> str:
+        """See Reader; there is one batch."""
+        return "0u"
+
+    def load(self, name: str, row_guard: Guard, column_guard: Guard) -> str:
+        """See Reader."""
+        head = f"fn load_{name}(base: u32, row: u32, column: u32) -> {VECTOR}"
+        return f"{_merged(self.shape, name)}{head} {{ return merged(column); }}\n"
+
+
+def _merged(s: AttentionShape, part: str) -> str:
+    """WGSL `merged(i)`: quad number i of the result."""
     quads, count = s.width // 4, slices(s)
-    body = f"""
+    steps = range(count) if count <= AT_ONCE else ["n"]
+    loop = "for (var n = 0u; n < used; n++) " if count > AT_ONCE else ""
+    highs, sums = [], []
+    for n in steps:
+        at = f"first + {n}u" if count <= AT_ONCE else "first + n"
+        seen = f"{n}u < used" if count <= AT_ONCE else "true"
+        highs.append(f"high = max(high, select({LOWEST}, moments[{at}].x, {seen}));")
+        sums.append(
+            f"{{ let m = moments[{at}]; let fade = exp(m.x - high);\n"
+            f"    let v = {part}[({at}) * {quads}u + i % {quads}u];\n"
+            f"    sum += select({VECTOR}(), fade * v, {seen});\n"
+            f"    total += select(0.0, fade * m.y, {seen}); }}"
+        )
+    return f"""
+fn merged(i: u32) -> {VECTOR} {{
     let first = i / {quads}u * {count}u;
     let used = min(position[0] / {SLICE}u + 1u, {count}u);
     var high = {LOWEST};
-    for (var n = 0u; n < used; n++) {{ high = max(high, moments[first + n].x); }}
     var sum = {VECTOR}();
     var total = 0.0;
-    for (var n = 0u; n < used; n++) {{
-        let fade = exp(moments[first + n].x - high);
-        sum += fade * part[(first + n) * {quads}u + i % {quads}u];
-        total += fade * moments[first + n].y;
-    }}
-    y[i] = sum / total;"""
-    reads = [("part", VECTOR), ("moments", "vec2<f32>"), ("position", "u32")]
-    threads = s.heads * quads
-    source = bindings(reads, [("y", VECTOR)]) + linear_main(threads, 64, body)
-    return Kernel("decode_attention_merge", source, linear_grid(threads, 64), 4 * threads * count)
+    {loop}{{ {" ".join(highs)} }}
+    {loop}{{ {" ".join(sums)} }}
+    return sum / total;
+}}
+"""

@@ -65,12 +65,16 @@ class Epilogue:
                 loads.append(f"vec4<f32>({', '.join(f'e{k}[at + {c}]' for c in lanes)})")
         return self._program("vec4<f32>", loads)
 
-    def at_index(self, columns: int) -> list[str]:
-        """WGSL statements giving `out` from `value`, element (or vec4) number `i` of the result."""
+    def at_index(self, columns: int, prefix: str = "") -> list[str]:
+        """WGSL statements giving `out` from `value`, element (or vec4) number `i` of the result.
+
+        `prefix`: what the names of the bindings begin with.
+        """
         kind = element(columns)
         row = columns // 4 if is_wide(columns) else columns
-        loads = {"full": "e{k}[i]", "row": f"e{{k}}[i % {row}u]", "scalar": f"{kind}(e{{k}}[0])"}
-        return self._program(kind, [loads[o].format(k=k) for k, o in enumerate(self.operands)])
+        loads = {"full": "{e}[i]", "row": f"{{e}}[i % {row}u]", "scalar": f"{kind}({{e}}[0])"}
+        operands = enumerate(self.operands)
+        return self._program(kind, [loads[o].format(e=f"{prefix}e{k}") for k, o in operands])
 
     def _program(self, kind: str, loads: Sequence[str]) -> list[str]:
         values = ["value", *loads]

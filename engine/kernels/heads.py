@@ -51,24 +51,31 @@ def turned(t: Tokens, turn: Turn, splits: Splits | None) -> Kernel:
     return _kernel("rope", t, [x], lines, turn)
 
 
-def joined(t: Tokens, heads: Sequence[int], turn: Turn | None) -> Kernel:
-    """Y [rows, columns] from parts [images * heads, tokens, width], and cos and sin if `turn`."""
+def joined(
+    t: Tokens, heads: Sequence[int], turn: Turn | None, splits: Sequence[Splits | None]
+) -> Kernel:
+    """Y [rows, columns] from parts [images * heads, tokens, width], and cos and sin if `turn`.
+
+    The operands of a part's `splits` come in its place, and the parts that have any are the first
+    results.
+    """
+    parts = [Given(f"x{k}", t.kind, own) for k, own in enumerate(splits)]
     width = t.width // t.scale
     lines = [f"var value = {t.kind}();"]
     start = 0
-    for k, count in enumerate(heads):
+    for x, count in zip(parts, heads, strict=True):
         head = f"row / {t.tokens}u * {count}u + (column - {start}u) / {width}u"
-        part = [
+        lines += [
+            f"if (column >= {start}u && column < {start + count * width}u) {{",
             f"let at = (({head}) * {t.tokens}u + row % {t.tokens}u) * {width}u"
             f" + column % {width}u;",
-            f"value = x{k}[at];",
+            x.finish("at"),
+            f"value = {x.name}[at];",
         ]
         if turn is not None and start * t.scale < turn.columns:
-            part += _turning(t, turn, Given(f"x{k}", t.kind), "at")
-        begin, start = start, start + count * width
-        lines.append(f"if (column >= {begin}u && column < {start}u) {{")
-        lines += [*part, "}"]
-    parts = [Given(f"x{k}", t.kind) for k in range(len(heads))]
+            lines += _turning(t, turn, x, "at")
+        lines.append("}")
+        start += count * width
     return _kernel("join_heads", t, parts, lines, turn)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from engine.kernels.wgsl import Kernel, bindings, linear_grid, linear_main
+from engine.kernels.wgsl import Kernel, bindings, linear_grid, linear_main, strided_index
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,7 @@ def strided_copy(label: str, shape: Sequence[int], strides: Sequence[int], offse
     steps = [*(s // scale for s in strides[:-1]), strides[-1]] if shape else []
     kind = "vec4<f32>" if wide else "f32"
     count = prod(extents)
-    terms, after = [f"{offset // scale}u"], 1
-    for position in range(len(extents) - 1, -1, -1):
-        extent, step = extents[position], steps[position]
-        if extent > 1 and step:
-            terms.append(f"((i / {after}u) % {extent}u) * {step}u")
-        after *= extent
-    body = f"    y[i] = x[{' + '.join(terms)}];"
+    body = f"    y[i] = x[{strided_index('i', extents, steps, offset // scale)}];"
     source = bindings([("x", kind)], [("y", kind)]) + linear_main(count, 64, body)
     return Kernel(label, source, linear_grid(count, 64))
 

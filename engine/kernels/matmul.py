@@ -15,6 +15,7 @@ from math import ceil
 
 from engine.kernels.epilogue import PLAIN, Epilogue
 from engine.kernels.gemv import gemv
+from engine.kernels.matrix_units import matrix_units
 from engine.kernels.product import (
     DENSE,
     LANES,
@@ -45,8 +46,8 @@ def _product(
     shape: MatmulShape, choice: MatmulChoice, epilogue: Epilogue, access: Access
 ) -> Kernel:
     """Kept, because networks repeat their layers."""
-    build = {"direct": _direct, "tiled": tiled, "gemv": gemv}[choice.variant]
-    return build(Product(shape, choice, epilogue, access))
+    builders = {"direct": _direct, "tiled": tiled, "gemv": gemv, "matrix": matrix_units}
+    return builders[choice.variant](Product(shape, choice, epilogue, access))
 
 
 def _direct(product: Product) -> Kernel:

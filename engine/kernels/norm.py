@@ -57,6 +57,10 @@ class Groups:
         return self.pixels * in_elements(self.width)
 
 
+HELD = 4
+"""Elements of a buffer that a lane keeps in registers."""
+
+
 @dataclass(frozen=True)
 class Cut:
     """How the launches share the work: slices per group, lanes per slice."""
@@ -88,15 +92,19 @@ def normalize(
     """
     x = Given("x", g.element, splits)
     reads = [*x.reads(), *affine_reads(g)]
-    if cut.slices > 1:
-        reads.append(("parts", "vec2<f32>"))
-        find = _combine(g, cut)
-    else:
-        find = _moments(g, cut, "t", f"{g.steps}u", f32(g.size))
     keep = "    if (t == 0u && slice == 0u) { statistics[group] = vec2<f32>(mean, inv); }"
-    body = f"""{slice_of(g, cut)}{finish(x, g, cut)}{find}
+    inverse = f"""
     let inv = inverseSqrt(squares * {f32(1 / g.size)} + {f32(g.eps)});
-{keep if statistics else ""}
+{keep if statistics else ""}"""
+    if cut.slices == 1 and cut.lanes > 1 and g.steps <= HELD * cut.lanes:
+        body = slice_of(g, cut) + _held(x, g, cut, inverse)
+    else:
+        if cut.slices > 1:
+            reads.append(("parts", "vec2<f32>"))
+            find = _combine(g, cut)
+        else:
+            find = _moments(g, cut, "t", f"{g.steps}u", f32(g.size))
+        body = f"""{slice_of(g, cut)}{finish(x, g, cut)}{find}{inverse}
     for (var j = first + t; j < last; j += {cut.lanes}u) {{
         let at = place(group, j);
         y[at] = finished((x[at] - mean) * inv, channel(group, j));
@@ -106,6 +114,35 @@ def normalize(
     head = bindings(reads, writes) + x.function() + functions(g)
     flops = 8 * g.rows * g.size + x.flops
     return row_kernel(label, head, g.rows * cut.slices, cut.lanes, body, flops)
+
+
+def _held(x: Given, g: Groups, cut: Cut, inverse: str) -> str:
+    """The work of a launch whose lanes keep their elements in registers: each is read once."""
+    lines, count = [], ceil(g.steps / cut.lanes)
+    inside = [(n + 1) * cut.lanes <= g.steps for n in range(count)]
+    for n in range(count):
+        j = f"t + {n * cut.lanes}u"
+        lines.append(f"let j{n} = {j if inside[n] else f'min({j}, {g.steps - 1}u)'};")
+        lines.append(f"let in{n} = {'true' if inside[n] else f'{j} < {g.steps}u'};")
+        lines.append(f"let at{n} = place(group, j{n}); let x{n} = {x.at(f'at{n}')};")
+        if x.splits:
+            lines.append(f"if (in{n}) {{ x[at{n}] = x{n}; }}")
+    zero = f"{g.element}()"
+
+    def total(value: str) -> str:
+        terms = (f"select({value.format(n=n)}, {zero}, !in{n})" for n in range(count))
+        return f"total(across({' + '.join(terms)}), t)"
+
+    lines.append("let mean = 0.0;")
+    if g.centred:
+        pivot = x.at("place(group, 0u)") + ("" if g.element == "f32" else ".x")
+        mean = f"pivot + {total('(x{n} - pivot)')} / {f32(g.size)}"
+        lines[-1:] = [f"let pivot = {pivot};", f"let mean = {mean};"]
+    lines += [f"let d{n} = x{n} - mean;" for n in range(count)]
+    lines += [f"let squares = {total('d{n} * d{n}')};", inverse]
+    for n in range(count):
+        lines.append(f"if (in{n}) {{ y[at{n}] = finished(d{n} * inv, channel(group, j{n})); }}")
+    return "\n    ".join(["", *lines])
 
 
 def finish(given: Given, g: Groups, cut: Cut) -> str:

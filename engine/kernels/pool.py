@@ -208,7 +208,7 @@ def _bilinear_share(axis: str, size: int, factor: int) -> str:
     return f"""
 fn share_{axis}(pixel: u32, place: u32) -> f32 {{
     let distance = i32(2u * place + 1u) - i32({2 * factor}u * pixel + {factor}u);
-    if (pixel == 0u && distance < 0 || pixel == {size - 1}u && distance > 0) {{ return 1.0; }}
+    if ((pixel == 0u && distance < 0) || (pixel == {size - 1}u && distance > 0)) {{ return 1.0; }}
     return max(0.0, 1.0 - f32(abs(distance)) * {f32(0.5 / factor)});
 }}
 """

@@ -37,13 +37,21 @@ class MatmulShape:
 
 
 @dataclass(frozen=True)
+class RowNorm:
+    """Rows of `a` are divided by sqrt(mean(a^2) + eps), and if `weighted` multiplied by g [k]."""
+
+    eps: float
+    weighted: bool
+
+
+@dataclass(frozen=True)
 class Access:
     """Where a kernel's operands and result lie, for products that are not plain matrices.
 
     None stands for the dense layout that the shape implies. A reader has the memory's own
     orientation: rows along k for a transposed `a` or a plain `b`. Where batches sum over less
     than k, `depth` is WGSL for `depth(a_base)`, and `flops` the arithmetic of all of them; beyond
-    its depth, `b` must be zero.
+    its depth, `b` must be zero. Only gemv kernels of a whole k normalise rows.
     """
 
     name: str = "matmul"
@@ -52,6 +60,10 @@ class Access:
     y: Writer | None = None
     depth: str = ""
     flops: int = 0
+    norm: RowNorm | None = None
+    further: tuple[tuple[str, str], ...] = ()
+    """Bindings (name, element type) beside a and b, which they are followed by: what a reader needs
+    besides, or the norm's g."""
 
 
 DENSE = Access()
@@ -70,11 +82,12 @@ class Product:
         # Partial products are dense and belong to splits.
         split = choice.split_k > 1
         self.y = Dense(s.m, s.n) if split or access.y is None else access.y
-        suffix = "_gemv" if choice.variant == "gemv" else ""
+        suffix = f"_{choice.variant}" if choice.variant in ("gemv", "matrix") else ""
         suffix += f"_split{choice.split_k}" if split else ""
         self.label = f"{access.name}_{s.layout}_{s.batch}x{s.m}x{s.n}x{s.k}{suffix}"
         self.flops = access.flops or 2 * s.batch * s.m * s.n * s.k
         self.depth = access.depth
+        self.norm, self.further = access.norm, access.further
 
     def prelude(self) -> str:
         """Bindings, loaders and the guarded, epilogue-applying store."""
@@ -85,13 +98,15 @@ class Product:
         whole_k = s.k % choice.step_k == 0
         k_of_a: Guard = "" if whole_k else "zero"
         k_of_b: Guard = "" if whole_k else "clamp"
-        reads = [("a", self.a.element), ("b", self.b.element)]
+        weighted = self.norm is not None and self.norm.weighted
+        reads = [("a", self.a.element), ("b", self.b.element), *self.further]
         reads += self.epilogue.reads(s.n)
         return "\n".join(
             [
                 bindings(reads, [("y", self.epilogue.result(s.n)[0])]),
                 self.a.load("a", *((k_of_a, m) if s.transpose_a else (m, k_of_a))),
                 self.b.load("b", *((n, k_of_b) if s.transpose_b else (k_of_b, n))),
+                Dense(1, s.k).load("g", "", k_of_b) if weighted else "",
                 self.epilogue.loaders(s.n, n),
                 self.depth,
                 self._store(),

@@ -31,17 +31,19 @@ class Splits:
         """Additions."""
         return self.rows * self.columns * self.count
 
-    def reads(self) -> list[tuple[str, str]]:
+    def reads(self, prefix: str = "") -> list[tuple[str, str]]:
         """Bindings (name, element type): the partial products and the epilogue's operands."""
-        return [("splits", element(self.columns)), *self.epilogue.reads(self.columns)]
+        names = [("splits", element(self.columns)), *self.epilogue.reads(self.columns)]
+        return [(f"{prefix}{name}", kind) for name, kind in names]
 
-    def function(self) -> str:
+    def function(self, prefix: str = "") -> str:
         """WGSL `product_at(i)`, element number i of the result; the source needs `with_erf`."""
         kind, kept = self.epilogue.result(self.columns)
-        total = " + ".join(f"splits[i + {z * self.size}u]" for z in range(self.count))
-        lines = [f"let value = {total};", *self.epilogue.at_index(self.columns), f"return {kept};"]
+        parts = (f"{prefix}splits[i + {z * self.size}u]" for z in range(self.count))
+        lines = [f"let value = {' + '.join(parts)};"]
+        lines += [*self.epilogue.at_index(self.columns, prefix), f"return {kept};"]
         body = "\n    ".join(lines)
-        return f"\nfn product_at(i: u32) -> {kind} {{\n    {body}\n}}\n"
+        return f"\nfn {prefix}product_at(i: u32) -> {kind} {{\n    {body}\n}}\n"
 
     def kernel(self) -> Kernel:
         """The launch of its own."""
@@ -63,7 +65,7 @@ class Given:
 
     def reads(self) -> list[tuple[str, str]]:
         """What is bound in the operand's place."""
-        return self.splits.reads() if self.splits else [(self.name, self.element)]
+        return self.splits.reads(self._prefix) if self.splits else [(self.name, self.element)]
 
     def writes(self) -> list[tuple[str, str]]:
         """What is written before the kernel's results."""
@@ -71,15 +73,23 @@ class Given:
 
     def function(self) -> str:
         """WGSL that `finish` and `at` call."""
-        return self.splits.function() if self.splits else ""
+        return self.splits.function(self._prefix) if self.splits else ""
+
+    @property
+    def _prefix(self) -> str:
+        """Tells its names from those of other operands."""
+        return f"{self.name}_"
 
     def finish(self, index: str) -> str:
         """WGSL statement that writes an element, which this invocation may read afterwards."""
-        return f"{self.name}[{index}] = product_at({index});" if self.splits else ""
+        if self.splits is None:
+            return ""
+        return f"{self.name}[{index}] = {self._prefix}product_at({index});"
 
     def at(self, index: str) -> str:
         """WGSL for an element that another invocation may be about to write."""
-        return f"product_at({index})" if self.splits else f"{self.name}[{index}]"
+        name = f"{self._prefix}product_at({index})"
+        return name if self.splits else f"{self.name}[{index}]"
 
     @property
     def flops(self) -> int:

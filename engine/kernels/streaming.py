@@ -112,6 +112,9 @@ class Stream:
     """Also write the log-sum-exp of the scores of each row, to `lse`."""
     places: Mapping[str, Place] = field(default_factory=dict)
     """Where matrices and results lie that are not dense, by name."""
+    turned: tuple[str, ...] = ()
+    """Matrices turned by rotary positions as they are read, row r of a head by row r of `cosine`
+    and `sine` [rows, width / 2], which are bound after the vectors; the width is 8 n."""
 
     @property
     def softmax(self) -> bool:
@@ -140,7 +143,9 @@ class Stream:
         return 2 * pairs * o.width * (len(self.products) + len(self.sums))
 
 
-def assemble(s: Stream, choice: AttentionChoice, body: list[str], shared: str = "") -> Kernel:
+def assemble(
+    s: Stream, choice: AttentionChoice, body: list[str], shared: str = "", header: str = ""
+) -> Kernel:
     """The kernel whose workgroups own `choice.rows` rows of `head` each, from `row0`.
 
     Results are those of head `into`: with splits, `part` after part of them.
@@ -160,13 +165,15 @@ let into = part * {o.heads}u + head;
 """
     source = _prelude(s, choice) + shared + entry_point(choice.workgroup, head + "\n".join(body))
     label = f"{s.label}_{o.heads}x{o.rows}x{o.others}x{o.width}"
-    return Kernel(label, source, (across, folds, 1), s.flops)
+    label += "_matrix" if choice.units else ""
+    return Kernel(label, header + source, (across, folds, 1), s.flops)
 
 
 def _prelude(s: Stream, choice: AttentionChoice) -> str:
     element = "vec4<f32>" if s.over.wide else "f32"
     reads = [(name, element) for name in s.matrices]
     reads += [(name, "f32") for name in (*s.own_vectors, *s.streamed_vectors)]
+    reads += [("cosine", element), ("sine", element)] if s.turned else []
     reads += [("position", "u32")] if s.over.offset is None else []
     writes = [(result, element) for result in s.results]
     writes += [("lse", "f32")] if s.writes_lse else []
@@ -194,7 +201,8 @@ def _loader(s: Stream, name: str, rows: int, whole: bool) -> str:
     begin = _element(s, name, rows)
     if s.over.wide:
         guard = "" if whole else f"if (quad >= {s.over.quads}u) {{ return vec4<f32>(); }}\n    "
-        body = f"{guard}return {name}[{begin} + quad];"
+        value = f"return {name}[{begin} + quad];"
+        body = guard + (_turned(s, name, begin) if name in s.turned else value)
     else:
         lanes = []
         for lane in range(4):
@@ -203,6 +211,17 @@ def _loader(s: Stream, name: str, rows: int, whole: bool) -> str:
             lanes.append(f"select(0.0, {value}, {column} < {s.over.width}u)")
         body = f"return vec4<f32>({', '.join(lanes)});"
     return f"fn load_{name}(head: u32, row: u32, quad: u32) -> vec4<f32> {{\n    {body}\n}}\n"
+
+
+def _turned(s: Stream, name: str, begin: str) -> str:
+    """WGSL of a loader's turned result: low c - high s, or high c + low s."""
+    half = s.over.quads // 2
+    return f"""let begin = {begin};
+    let upper = quad >= {half}u;
+    let angle = row * {half}u + select(quad, quad - {half}u, upper);
+    let other = {name}[begin + select(quad + {half}u, quad - {half}u, upper)];
+    let sign = select(-1.0, 1.0, upper);
+    return {name}[begin + quad] * cosine[angle] + other * sine[angle] * sign;"""
 
 
 def _store(s: Stream, name: str) -> str:

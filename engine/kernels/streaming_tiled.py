@@ -27,7 +27,7 @@ from engine.specialize_attention import AttentionChoice, odd, slice_quads
 
 def tiled(s: Stream, choice: AttentionChoice) -> Kernel:
     """The kernel by this way."""
-    made = _Tiled(s, choice)
+    made = Tiled(s, choice)
     return assemble(s, choice, made.lines(), made.shared())
 
 
@@ -47,7 +47,7 @@ def _unrolled(count: int, body: Callable[[str], list[str]]) -> list[str]:
     return [*lines, "}"]
 
 
-class _Tiled:
+class Tiled:
     """Writes the kernel; invocation (tx, ty) owns rows ty, ty + height, .. of the workgroup."""
 
     def __init__(self, s: Stream, choice: AttentionChoice) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil
 
 MAX_GRID = 65535
@@ -28,6 +28,10 @@ class Kernel:
     """Where the first workgroup lies in `whole`; zero unless this is a part."""
     whole: Grid | None = None
     """The grid that this kernel is a part of, if it is one."""
+    resized: tuple[Kernel, ...] = field(default=(), compare=False, repr=False)
+    """The same computation by workgroups of other sizes, for launches that have several kernels'
+    work; sums may be taken in another order.
+    """
 
     @property
     def takes_base(self) -> bool:
@@ -109,6 +113,16 @@ fn main(@builtin(workgroup_id) from_base: vec3<u32>, @builtin(local_invocation_i
 """
 
 
+F16_HEADER = """enable f16;
+enable subgroups;
+enable chromium_experimental_subgroup_matrix;
+diagnostic(off, chromium.subgroup_matrix_uniformity);
+"""
+"""Before everything else in a shader for matrix units. Subgroups are uniform in these by
+construction, which the analysis cannot see of t / constant.
+"""
+
+
 def linear_grid(threads: int, workgroup: int) -> Grid:
     """A grid for `threads` invocations that folds into y beyond the x limit; see LINEAR_INDEX."""
     groups = ceil(threads / workgroup)
@@ -165,6 +179,16 @@ def broadcast_index(index: str, shape: Sequence[int], operand: Sequence[int]) ->
             stride *= own
         extent_after *= extent
     return " + ".join(terms) or "0u"
+
+
+def strided_index(index: str, shape: Sequence[int], strides: Sequence[int], start: int) -> str:
+    """Expression for start + the sum of coordinate * stride, for a linear index of `shape`."""
+    terms, after = [f"{start}u"], 1
+    for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if extent > 1 and stride:
+            terms.append(f"(({index} / {after}u) % {extent}u) * {stride}u")
+        after *= extent
+    return " + ".join(terms)
 
 
 def _size(shape: Sequence[int]) -> int:

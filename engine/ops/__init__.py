@@ -4,6 +4,7 @@ from engine.ops import norm_grad as _norm_grad  # noqa: F401
 from engine.ops.attention import attention
 from engine.ops.average import Average
 from engine.ops.cached_attention import cached_attention
+from engine.ops.cached_heads import DecodeAttention, WriteHeads
 from engine.ops.cast import cast
 from engine.ops.conv import conv1d, conv2d
 from engine.ops.embedding import embedding, gather, scatter_add
@@ -35,6 +36,7 @@ from engine.ops.pointwise import (
     unary,
 )
 from engine.ops.pool import avg_pool2d, global_avg_pool, max_pool2d, upsample_nearest
+from engine.ops.prologue import Prologue
 from engine.ops.reduce import (
     argmax,
     argmin,
@@ -67,12 +69,15 @@ from engine.ops.write_rows import write_rows
 __all__ = [
     "AdamUpdate",
     "Average",
+    "DecodeAttention",
     "JoinHeads",
     "PackedAttention",
     "PackedMatmul",
+    "Prologue",
     "RopeColumns",
     "SgdUpdate",
     "Strided",
+    "WriteHeads",
     "add",
     "affine",
     "argmax",

@@ -17,6 +17,7 @@ from engine.kernels.matmul import MatmulShape
 from engine.lower import Lowering
 from engine.op import Array, Attrs, Op, Sample, register, require
 from engine.ops.epilogue import (
+    FACTORS,
     apply_epilogue,
     check_epilogue,
     emit_product,
@@ -96,7 +97,7 @@ class Conv2d(Op):
         w = window_of(node.inputs[0].shape, node.attrs)
         shape = kernels.forward_shape(w, node.shape[3])
         choice = _choose(shape, to)
-        epilogue = epilogue_of(node)
+        epilogue = epilogue_of(node.inputs[FACTORS:], node.shape, node.attrs)
         made = kernels.forward(w, shape, choice, epilogue)
         emit_product(to, made, shape, choice, node.inputs, node, epilogue)
 
@@ -153,7 +154,7 @@ class Conv2dInputGrad(Op):
         w, out = window_of(node.attrs["image"], node.attrs), node.inputs[0].shape[3]
         shape = kernels.input_grad_shape(w, out)
         choice = _choose(shape, to)
-        epilogue = epilogue_of(node)
+        epilogue = epilogue_of(node.inputs[FACTORS:], node.shape, node.attrs)
         made = kernels.input_grad(w, out, shape, choice, epilogue)
         emit_product(to, made, shape, choice, node.inputs, node, epilogue)
 

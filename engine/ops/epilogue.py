@@ -57,10 +57,10 @@ def apply_epilogue(product: Array, inputs: Sequence[Array], attrs: Attrs) -> Arr
     return values[-1] if attrs["epilogue"] else product
 
 
-def epilogue_of(node: Node) -> Epilogue:
-    """The kernels' form of a node's epilogue."""
-    kinds = [operand_kind(value.shape, node.shape) for value in node.inputs[FACTORS:]]
-    steps = tuple(Step(emitter(op, own), tuple(args)) for op, own, args in node.attrs["epilogue"])
+def epilogue_of(operands: Sequence[Node], result: Sequence[int], attrs: Attrs) -> Epilogue:
+    """The kernels' form of the epilogue of a product whose result has the given shape."""
+    kinds = [operand_kind(value.shape, result) for value in operands]
+    steps = tuple(Step(emitter(op, own), tuple(args)) for op, own, args in attrs["epilogue"])
     return Epilogue(tuple(kind for kind in kinds if kind), steps)
 
 

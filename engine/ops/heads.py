@@ -13,7 +13,8 @@ import numpy as np
 from engine.graph import Node, TensorType
 from engine.kernels import heads as kernels
 from engine.kernels.heads import Tokens, Turn
-from engine.lower import Lowering
+from engine.kernels.splits import Splits
+from engine.lower import Lowering, Operand
 from engine.op import Array, Attrs, Op, Sample, register, require
 
 T = TypeVar("T")
@@ -128,7 +129,18 @@ class JoinHeads(Op):
         heads = [part.shape[0] // node.attrs["images"] for part in parts]
         columns = node.attrs["turned"]
         turn = Turn(columns, node.attrs["inverse"]) if columns else None
-        to.dispatch(kernels.joined(shape, heads, turn), node.inputs, node)
+        reads: list[Operand] = []
+        finished: list[Operand] = []
+        splits: list[Splits | None] = []
+        bound = len(node.inputs) + 1
+        for part in parts:
+            rest = to.take_unfinished(part, shape.kind, bound)
+            splits.append(rest.splits if rest else None)
+            reads += rest.reads if rest else [part]
+            finished += [part] if rest else []
+            bound += len(rest.reads) if rest else 0
+        angles = node.inputs[len(parts) :]
+        to.dispatch(kernels.joined(shape, heads, turn, splits), [*reads, *angles], *finished, node)
 
     @staticmethod
     def _parts(inputs: Sequence[T], attrs: Attrs) -> Sequence[T]:

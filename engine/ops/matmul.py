@@ -9,18 +9,16 @@ import numpy as np
 
 from engine.graph import Node, TensorType
 from engine.kernels.matmul import MatmulShape
-from engine.kernels.matmul import matmul as matmul_kernels
 from engine.lower import Lowering
-from engine.op import Array, Attrs, Op, Sample, register, require
+from engine.op import Array, Attrs, Sample, register, require
 from engine.ops.epilogue import (
     apply_epilogue,
     check_epilogue,
-    emit_product,
     epilogue_of,
     through_epilogue,
 )
+from engine.ops.factors import Factors, ProductOp
 from engine.ops.shape import reshape
-from engine.specialize import choose_matmul
 
 
 def _dimensions(inputs: Sequence[TensorType], attrs: Attrs) -> MatmulShape:
@@ -42,7 +40,7 @@ def _swap(x: Array, transposed: bool) -> Array:
 
 
 @register
-class Matmul(Op):
+class Matmul(ProductOp):
     """y = op(a) op(b), then the epilogue (engine.ops.epilogue).
 
     a [m, k] or [batch, m, k] and b [k, n] or [batch, k, n], transposed where the attributes say
@@ -80,12 +78,13 @@ class Matmul(Op):
             grad_b = matmul(a, upstream, transpose_a=not ta)
         return [grad_a, grad_b, *others]
 
-    def lower(self, node: Node, to: Lowering) -> None:
-        shape = _dimensions([value.type for value in node.inputs], node.attrs)
-        choice = choose_matmul(*shape.extents, to.facts, shape.layout)
-        epilogue = epilogue_of(node)
-        made = matmul_kernels(shape, choice, epilogue)
-        emit_product(to, made, shape, choice, node.inputs, node, epilogue)
+    def factors(
+        self, rows: TensorType, others: Sequence[Node], attrs: Attrs, to: Lowering
+    ) -> Factors:
+        b, *operands = others
+        shape = _dimensions([rows, b.type], attrs)
+        result = (*rows.shape[:-2], shape.m, shape.n)
+        return Factors(shape, b, epilogue_of(operands, result, attrs), operands)
 
     def samples(self) -> Iterator[Sample]:
         sizes = ((1, 1, 1), (1, 8, 5), (5, 3, 7), (8, 4, 12), (13, 20, 37), (67, 36, 33))

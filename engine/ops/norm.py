@@ -160,7 +160,8 @@ GROUPED: tuple[tuple[tuple[int, ...], int], ...] = (
 def cut_of(g: Groups, to: Lowering) -> Cut:
     """How launches share the groups; no slice is empty."""
     length = ceil(g.steps / group_slices(g.rows, g.size, to.facts))
-    return Cut(ceil(g.steps / length), row_lanes(length, to.facts))
+    slices = ceil(g.steps / length)
+    return Cut(slices, row_lanes(length, to.facts, slices * g.rows))
 
 
 def unfinished(to: Lowering, x: Node, g: Groups, cut: Cut, bound: int) -> Unfinished | None:

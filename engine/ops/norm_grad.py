@@ -8,9 +8,10 @@ from typing import TypeVar
 
 from engine.graph import Node, TensorType
 from engine.kernels import norm_grad as kernels
-from engine.kernels.columns import column_lanes
+from engine.kernels.columns import SIZES, column_lanes
 from engine.kernels.norm import Groups
 from engine.kernels.operands import in_elements
+from engine.kernels.wgsl import Kernel
 from engine.lower import Lowering, Operand
 from engine.op import Array, Attrs, Op, Sample, add_definition, require
 from engine.ops.norm import NORMALIZATIONS, Normalization, cut_of, grouped, unfinished
@@ -62,7 +63,15 @@ class NormGrad(Op):
         if rest:
             given, writes = [*rest.reads], [upstream, node]
         splits = rest.splits if rest else None
-        kernel = kernels.normalize_grad(self.name, g, cut, plus=bool(plus), splits=splits)
+
+        def with_lanes(lanes: int) -> Kernel:
+            own = replace(cut, lanes=lanes)
+            return kernels.normalize_grad(self.name, g, own, plus=bool(plus), splits=splits)
+
+        kernel = with_lanes(cut.lanes)
+        if cut.lanes > 1:
+            others = [with_lanes(lanes) for lanes in SIZES if lanes != cut.lanes]
+            kernel = replace(kernel, resized=(*kernel.resized, *others))
         to.dispatch(kernel, [x, statistics, *given, *affine, *plus, *parts], *writes)
 
     def samples(self) -> Iterator[Sample]:

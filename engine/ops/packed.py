@@ -24,12 +24,13 @@ from engine.memory import ALIGNMENT, pack_runs
 from engine.op import Array, Attrs, Op, Sample, register, require
 from engine.ops.epilogue import emit_product
 from engine.ops.extra import extra
+from engine.ops.factors import Factors, ProductOp
 from engine.ops.unary import logistic
 from engine.specialize import choose_matmul
 
 
 @register
-class PackedMatmul(Op):
+class PackedMatmul(ProductOp):
     """y[m, sum n] = x[m, k] [w0; w1; ...]^T for weights [n, k]."""
 
     name = "packed_matmul"
@@ -45,10 +46,11 @@ class PackedMatmul(Op):
     def reference(self, inputs: Sequence[Array], attrs: Attrs) -> Array:
         return inputs[0] @ np.concatenate(inputs[1:]).T
 
-    def lower(self, node: Node, to: Lowering) -> None:
-        x, *weights = node.inputs
-        (m, k), n = x.shape, node.shape[1]
-        _emit(to, MatmulShape(1, m, n, k, transpose_b=True), [x, _packed(weights, to)], node)
+    def factors(
+        self, rows: TensorType, others: Sequence[Node], attrs: Attrs, to: Lowering
+    ) -> Factors:
+        (m, k), n = rows.shape, sum(weight.shape[0] for weight in others)
+        return Factors(MatmulShape(1, m, n, k, transpose_b=True), _packed(others, to))
 
     def gradient(self, node: Node, upstream: Node) -> Sequence[Node | None]:
         x, *weights = node.inputs
@@ -143,7 +145,7 @@ class PackedMatmulWeightGrad(Op):
 
 
 @register
-class GatedMatmul(Op):
+class GatedMatmul(ProductOp):
     """y[m, n] = silu(x gate^T) (x up^T) for x [m, k] and weights gate and up [n, k]; n is even."""
 
     name = "gated_matmul"
@@ -161,15 +163,13 @@ class GatedMatmul(Op):
         gates = x @ gate.T
         return gates * logistic(gates) * (x @ up.T)
 
-    def lower(self, node: Node, to: Lowering) -> None:
-        x, *weights = node.inputs
-        (m, k), n = x.shape, 2 * node.shape[1]
+    def factors(
+        self, rows: TensorType, others: Sequence[Node], attrs: Attrs, to: Lowering
+    ) -> Factors:
+        (m, k), n = rows.shape, 2 * others[0].shape[0]
         shape = MatmulShape(1, m, n, k, transpose_b=True)
-        choice = choose_matmul(*shape.extents, to.facts, shape.layout)
-        epilogue = Epilogue(gated=True)
-        made = matmul_kernels(shape, choice, epilogue, Access("gated_matmul", b=Paired(n, k)))
-        factors = [x, _packed(weights, to)]
-        emit_product(to, made, shape, choice, factors, node, epilogue)
+        access = Access("gated_matmul", b=Paired(n, k))
+        return Factors(shape, _packed(others, to), Epilogue(gated=True), access=access)
 
     def samples(self) -> Iterator[Sample]:
         for m, n, k in ((1, 2, 1), (5, 6, 64), (1, 34, 40), (3, 70, 7), (9, 12, 640)):

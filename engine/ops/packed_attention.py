@@ -121,6 +121,7 @@ def _shape(inputs: Sequence[TensorType], attrs: Attrs) -> AttentionShape:
         bool(attrs["causal"]),
         attrs["scale"],
         places=tuple(places),
+        turned=attrs.get("turned", ()),
     )
 
 
@@ -174,11 +175,54 @@ class PackedAttention(Op):
         shape = _shape([value.type for value in node.inputs], node.attrs)
         lse = to.extra(node, 0)
         writes = [node] if lse is None else [node, lse]
-        lower_stream(to, kernels.attention(shape, lse=lse is not None), _read(node), *writes)
+        angles = node.inputs[len(_operands(node.inputs, node.attrs)) :]
+        reads = [*_read(node), *angles]
+        lower_stream(to, kernels.attention(shape, lse=lse is not None), reads, *writes)
 
     def samples(self) -> Iterator[Sample]:
         for shapes, attrs in CASES:
             yield Sample(shapes, attrs)
+
+
+@register
+class TurnedAttention(PackedAttention):
+    """Packed attention whose kernels turn q, k or both, named by `turned`, as they read them.
+
+    Operands: those of packed attention, then cos and sin [tokens, width / 2]; the width is 8 n.
+    Made after gradients were taken, so it has none.
+    """
+
+    name = "turned_attention"
+    gradient = Op.gradient
+
+    def infer(self, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
+        operands = _operands(inputs, attrs)
+        angles = inputs[len(operands) :]
+        good = len(angles) == 2 and 0 < len(attrs["turned"]) and {*attrs["turned"]} <= {"q", "k"}
+        require(good, self.name, "takes operands of q, k and v, cos and sin", *inputs)
+        result = super().infer(operands, attrs)
+        for name in attrs["turned"]:
+            kind = TensorType((_tokens(operands, attrs, name), attrs["width"] // 2))
+            fits = attrs["width"] % 8 == 0 and all(angle == kind for angle in angles)
+            require(fits, self.name, f"{name} needs a width of 8 n and angles {kind}", *angles)
+        return result
+
+    def references(self, inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
+        *operands, cosine, sine = inputs
+        parts = _split(operands, attrs)
+        for part, name in enumerate(NAMES):
+            if name in attrs["turned"]:
+                turning = [parts[part], cosine, sine]
+                parts[part] = definition("rope").reference(turning, {"inverse": False})
+        y, lse = definition("attention").references(parts, _plain(attrs))
+        return _by_token(y, attrs["images"]), lse
+
+    def samples(self) -> Iterator[Sample]:
+        for turned, width in ((("q",), 8), (("k",), 24), (("q", "k"), 24)):
+            places = ((0, 0), (0, 2 * width), (0, 3 * width))
+            shapes, attrs = _case(((37, 4 * width),), places, (2, 1), width, causal=True)
+            angles = (37, width // 2)
+            yield Sample((*shapes, angles, angles), {**attrs, "turned": turned})
 
 
 @register

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.kernels.attention import kernel
+from engine.kernels.epilogue import PLAIN
 from engine.kernels.operands import in_elements
+from engine.kernels.splits import Splits
 from engine.kernels.streaming import Stream
 from engine.kernels.streaming_parts import merged, part_shapes, partial
-from engine.lower import Lowering, Operand
+from engine.lower import Lowering, Operand, Unfinished
 from engine.specialize import DeviceFacts
 from engine.specialize_attention import choose_attention
 
@@ -21,7 +23,13 @@ def lower_stream(to: Lowering, program: Stream, reads: Sequence[Operand], *write
         return
     parts = [to.scratch(shape) for shape in part_shapes(program, choice.splits)]
     to.dispatch(kernel(partial(program), choice), reads, *parts)
-    to.dispatch(merged(program, choice.splits), parts, *writes)
+    if program.softmax or any(name in program.places for name in program.results):
+        to.dispatch(merged(program, choice.splits), parts, *writes)
+        return
+    over = program.over
+    splits = Splits(choice.splits, over.heads * over.rows, over.width, PLAIN)
+    for part, result in zip(parts, writes, strict=True):
+        to.finish_later(Unfinished(splits.kernel(), (part,), splits), result)
 
 
 def sum_lanes(width: int, facts: DeviceFacts) -> int:

@@ -21,28 +21,31 @@ SHAPES = ((1, 2), (5, 14), (3, 16), (2, 3, 24))
 def _kernel(rows: int, half: int, *, gradient: bool, splits: Splits | None = None) -> Kernel:
     """One invocation per element of the product: a gate and the `up` that lies `half` further.
 
-    With `splits` their operands come in the place of x, which is the first result.
+    With `splits` their operands come in the place of x, or of the upstream g of a `gradient`, and
+    that is the first result.
     """
     kind, n = element(half), in_elements(half)
     count = rows * n
-    writes = "y[i] = s * gate * x[at + {n}u];"
+    result = "y[i] = s * gate * x[at + {n}u];"
     if gradient:
-        writes = """let up = g[i] * s;
+        result = """let up = g[i] * s;
     y[at] = up * x[at + {n}u] * ({kind}(1.0) + gate * ({kind}(1.0) - s));
     y[at + {n}u] = up * gate;"""
-    given = Given("x", kind, splits)
+    x, g = Given("x", kind, None if gradient else splits), Given("g", kind, splits)
+    given = [x, g] if gradient else [x]
+    finish = [g.finish("i")] if gradient else [x.finish("at"), x.finish(f"at + {n}u")]
     body = f"""
     let at = i / {n}u * {2 * n}u + i % {n}u;
-    {given.finish("at")}
-    {given.finish(f"at + {n}u")}
+    {" ".join(finish)}
     let gate = x[at];
     let s = {kind}(1.0) / ({kind}(1.0) + exp(min(-gate, {kind}(80.0))));
-    {writes.format(n=n, kind=kind)}"""
-    reads = [*given.reads(), *([("g", kind)] if gradient else [])]
-    source = bindings(reads, [*given.writes(), ("y", kind)])
-    source += given.function() + linear_main(count, 64, body)
+    {result.format(n=n, kind=kind)}"""
+    reads = [binding for operand in given for binding in operand.reads()]
+    writes = [binding for operand in given for binding in operand.writes()]
+    source = bindings(reads, [*writes, ("y", kind)])
+    source += given[-1].function() + linear_main(count, 64, body)
     label = "swiglu_concat_grad" if gradient else "swiglu_concat"
-    flops = 8 * rows * half + given.flops
+    flops = 8 * rows * half + given[-1].flops
     return Kernel(label, with_erf(source), linear_grid(count, 64), flops)
 
 
@@ -99,7 +102,12 @@ class SwigluConcatGrad(Op):
 
     def lower(self, node: Node, to: Lowering) -> None:
         half = node.shape[-1] // 2
-        to.dispatch(_kernel(node.type.size // (2 * half), half, gradient=True), node.inputs, node)
+        x, g = node.inputs
+        rest = to.take_unfinished(g, element(half), 3)
+        splits = rest.splits if rest else None
+        kernel = _kernel(node.type.size // (2 * half), half, gradient=True, splits=splits)
+        given, written = (rest.reads, [g, node]) if rest else ([g], [node])
+        to.dispatch(kernel, [x, *given], *written)
 
     def samples(self) -> Iterator[Sample]:
         for shape in SHAPES:

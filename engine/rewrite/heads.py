@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from engine.graph import EXTRA
+from engine.rewrite.choices import in_one_launch
 from engine.rewrite.packing import neighbours, packed
 from engine.rewrite.term import Term
 from engine.rewrite.terms import Terms
@@ -54,6 +56,34 @@ def packed_attention(terms: Terms, attention: Term) -> dict[Term, Term] | None:
     return {user: terms.make("reshape", [result], shape=user.shape) for user in back}
 
 
+def only_value(terms: Terms, attention: Term) -> dict[Term, Term] | None:
+    """Attention over one key: the softmax of one score is 1, so every query gets the value.
+
+    None where the log-sum-exp of the scores is read too.
+    """
+    value = attention.inputs[2]
+    (heads, queries, width), (kv_heads, keys, _) = attention.shape, value.shape
+    if keys > 1 or not _replaceable(attention):
+        return None
+    if heads * queries > kv_heads:
+        shape, strides = (kv_heads, heads // kv_heads, queries, width), (width, 0, 0, 1)
+        value = terms.make("strided", [value], shape=shape, strides=strides, start=0)
+    return _instead(terms, attention, terms.make("reshape", [value], shape=attention.shape))
+
+
+def _replaceable(attention: Term) -> bool:
+    """Whether only its result is read, by other terms."""
+    return not attention.pins and all(user.op != EXTRA for user in attention.users)
+
+
+def _instead(terms: Terms, old: Term, new: Term) -> dict[Term, Term]:
+    """The users of a term reading another one."""
+    return {
+        user: terms.with_inputs(user, [new if value is old else value for value in user.inputs])
+        for user in old.users
+    }
+
+
 def joined_and_turned(terms: Terms, turned: Term, joined: Term) -> Term | None:
     """Heads turned while they are put side by side."""
     if joined.attrs["turned"] or len(joined.inputs[0].shape) != 3:
@@ -61,6 +91,34 @@ def joined_and_turned(terms: Terms, turned: Term, joined: Term) -> Term | None:
     return terms.make(
         "join_heads", [*joined.inputs, *turned.inputs[1:]], **{**joined.attrs, **turned.attrs}
     )
+
+
+def turned_as_read(terms: Terms, attention: Term) -> dict[Term, Term] | None:
+    """Attention that turns queries and keys itself, in the products that make them.
+
+    None where the device splits such a product along k: turning it then also finishes it.
+    """
+    # On a CPU keys would be turned for every four queries.
+    if terms.facts.is_cpu or not _replaceable(attention):
+        return None
+    a, inputs, turned = attention.attrs, list(attention.inputs), []
+    angles: set[Angles] = set()
+    counts = (a["heads"], a["kv_heads"], a["kv_heads"])
+    for name, (operand, column), count in zip("qkv", a["places"], counts, strict=True):
+        value = attention.inputs[operand]
+        if value.op != "rope_columns" or column >= value.attrs["turned"]:
+            continue
+        whole = column + count * a["width"] <= value.attrs["turned"] and name != "v"
+        if value.attrs["inverse"] or not whole or not in_one_launch(terms, value.inputs[0]):
+            return None
+        inputs[operand] = value.inputs[0]
+        angles.add(value.inputs[1:])
+        turned.append(name)
+    if len(angles) != 1 or a["width"] % 8:
+        return None
+    operands = [*inputs, *angles.pop()]
+    made = terms.make("turned_attention", operands, **a, turned=tuple(turned))
+    return _instead(terms, attention, made)
 
 
 def _columns(terms: Terms, value: Term) -> _Heads | None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from engine.op import definitions
+from engine.ops.prologue import ROWS
 from engine.rewrite.builders import (
     absorbed,
     affine_of_nothing,
@@ -31,10 +32,12 @@ from engine.rewrite.builders import (
     transposed_result,
     viewed_twice,
 )
+from engine.rewrite.cached import decoded_heads, written_heads
 from engine.rewrite.fusion import PRODUCTS
-from engine.rewrite.heads import joined_and_turned, packed_attention
+from engine.rewrite.heads import joined_and_turned, only_value, packed_attention, turned_as_read
 from engine.rewrite.moves import MOVES
 from engine.rewrite.packing import packed_gates, packed_siblings
+from engine.rewrite.prologue import computed_rows
 from engine.rewrite.term import Term
 
 MAX_ARITY = 7
@@ -86,7 +89,8 @@ class Rule:
     local: bool = True
     stage: int = 1
     """Rules of later stages are applied where those of earlier ones no longer are, since they hide
-    ops that those look for. What rules of stage 0 build is differentiable.
+    ops that those look for. What rules of stage 0 build is differentiable, so that they may go
+    before gradients are taken; those of earlier stages go before all others and after gradients.
     """
 
 
@@ -145,6 +149,14 @@ def table() -> tuple[Rule, ...]:
         Rule("transposed operand", _either(op("matmul"), op("permute")), transposed_operand),
         Rule("transposed product", (op("permute", at={0: op("matmul")}),), transposed_result),
         Rule(
+            "attention of one key",
+            (op("attention"),),
+            only_value,
+            strict=True,
+            local=False,
+            stage=-1,
+        ),
+        Rule(
             "attention by column",
             (op("attention"),),
             packed_attention,
@@ -191,4 +203,24 @@ def table() -> tuple[Rule, ...]:
             local=False,
             stage=2,
         ),
+        Rule(
+            "turned as read",
+            (op("packed_attention"),),
+            turned_as_read,
+            strict=True,
+            local=False,
+            stage=3,
+        ),
+        Rule(
+            "written heads", (op("write_rows"),), written_heads, strict=True, local=False, stage=3
+        ),
+        Rule(
+            "decoded heads",
+            (op("cached_attention"),),
+            decoded_heads,
+            strict=True,
+            local=False,
+            stage=3,
+        ),
+        Rule("computed rows", (op(*ROWS),), computed_rows, strict=True, local=False, stage=3),
     )

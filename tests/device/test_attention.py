@@ -11,6 +11,7 @@ from device_runs import outputs, start, variant
 from engine import ops
 from engine.autodiff import gradients
 from engine.compile import compile_graph
+from engine.errors import GpuError
 from engine.gpu import Gpu
 from engine.graph import Graph
 from engine.interpret import interpret
@@ -119,7 +120,12 @@ def test_every_choice(
     graph, feeds = Graph(), {}
     for case in BY_CHOICE[choice]:
         add(graph, feeds, case, rng)
-    compare(gpu, graph, feeds, gpu.facts)
+    try:
+        compare(gpu, graph, feeds, gpu.facts)
+    except GpuError as error:
+        if "total use of workgroup storage" not in str(error):
+            raise
+        pytest.skip("this device has too little shared memory for the choice")
 
 
 @pytest.mark.parametrize("chosen", ["cpu", "gpu"])

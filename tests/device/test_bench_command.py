@@ -209,9 +209,8 @@ def test_reference_files_judge_alone(
 def test_the_accelerated_contract_is_skipped_not_dropped(run: Run) -> None:
     status, out = run("whisper", contract="accelerated", reference="none")
     assert status == 0
-    assert set(cells(out).values()) == {
-        "skipped(engine: skipped: the engine has no accelerated contract yet)"
-    }
+    (state,) = set(cells(out).values())
+    assert state.startswith("skipped(engine: skipped: no matrix units through ")
 
 
 def test_a_runner_that_breaks_fails_the_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture(autouse=True)
 def one_device(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.gpu.Gpu.open", lambda: gpu)
+    monkeypatch.setattr("engine.gpu.Gpu.open", lambda *_, **__: gpu)
 
 
 @pytest.mark.parametrize("model", PROGRAMS)

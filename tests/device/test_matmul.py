@@ -55,6 +55,11 @@ def compare(gpu: Gpu, graph: Graph, feeds: Feeds, facts: DeviceFacts) -> None:
 
 DIRECT = [MatmulChoice("direct", m, n, 4, m, n) for m in (4, 8) for n in (4, 8)]
 SPLIT = replace(TILES[-1], split_k=3)
+# Slices that hand over all sums at once, and some after another.
+SLICED = [
+    MatmulChoice("tiled", 32, 32, 32, 4, 4, split_k=2, slices_k=2),
+    MatmulChoice("tiled", 32, 48, 32, 8, 12, slices_k=8),
+]
 # One shape per layout: primes, ones, and multiples of 4 beside odd extents.
 SHAPES: dict[MatmulChoice, list[Shape]] = {
     **{d: [(0, 1, 1, 1), (0, 13, 20, 37), (2, 7, 9, 5), (0, 16, 8, 12)] for d in DIRECT},
@@ -63,6 +68,8 @@ SHAPES: dict[MatmulChoice, list[Shape]] = {
     TILES[2]: [(0, 65, 67, 35), (0, 36, 1, 7), (2, 5, 66, 33), (0, 68, 64, 65)],
     TILES[3]: [(0, 33, 31, 35), (0, 36, 1, 7), (2, 5, 37, 33), (0, 8, 36, 64)],
     # The second has fewer steps along k than splits.
+    SLICED[0]: [(0, 33, 31, 131), (0, 7, 36, 64), (0, 1, 5, 70), (0, 36, 40, 97)],
+    SLICED[1]: [(0, 33, 47, 35), (0, 36, 1, 7), (2, 5, 53, 33), (0, 8, 48, 96)],
     SPLIT: [(0, 33, 31, 131), (0, 7, 36, 64), (0, 1, 5, 1100), (0, 36, 40, 97)],
 }
 EXACT: dict[MatmulChoice, Shape] = {
@@ -73,7 +80,8 @@ EXACT: dict[MatmulChoice, Shape] = {
 
 
 def name_of(choice: MatmulChoice) -> str:
-    return f"{choice.variant} {choice.tile_m}x{choice.tile_n}x{choice.tile_k}/{choice.split_k}"
+    tile = f"{choice.variant} {choice.tile_m}x{choice.tile_n}x{choice.tile_k}"
+    return f"{tile}/{choice.split_k} {choice.slices_k}"
 
 
 @pytest.mark.parametrize("choice", SHAPES, ids=name_of)
@@ -81,7 +89,7 @@ def test_variant(
     choice: MatmulChoice, gpu: Gpu, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The package's attribute of this name is the function.
-    module = importlib.import_module("engine.ops.matmul")
+    module = importlib.import_module("engine.ops.factors")
     monkeypatch.setattr(module, "choose_matmul", lambda *_: choice)
     graph, feeds = Graph(), {}
     for shape, layout in zip(SHAPES[choice], LAYOUTS, strict=True):

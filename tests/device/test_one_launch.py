@@ -14,6 +14,7 @@ from engine.check import check_plan
 from engine.gpu import Gpu
 from engine.graph import Graph, Node
 from engine.interpret import interpret
+from engine.kernels.merged import SEPARATOR
 from engine.optim import keep_gradients
 
 pytestmark = pytest.mark.gpu
@@ -75,7 +76,8 @@ def test_block(
     facts = variant(gpu, chosen)
     session = start(gpu, graph, feeds, facts)
     check_plan(session.plan, facts)
-    labels = [dispatch.kernel.label for dispatch in session.plan.dispatches]
+    launches = [dispatch.kernel.label for dispatch in session.plan.dispatches]
+    labels = [label for launch in launches for label in launch.split(SEPARATOR)]
     assert MOVED.isdisjoint(labels)
     split = sum("_split" in label for label in labels)
     assert labels.count("matmul_sum_splits") <= split - 2

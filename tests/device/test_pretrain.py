@@ -35,7 +35,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture(autouse=True)
 def one_device(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Gpu, "open", lambda: gpu)
+    monkeypatch.setattr(Gpu, "open", lambda *_, **__: gpu)
 
 
 @pytest.fixture(scope="module")

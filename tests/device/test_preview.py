@@ -215,7 +215,7 @@ def test_a_checkpoint_is_resumed(both: tuple[Records, str], folder: Path) -> Non
     again = folder / "again.safetensors"
     resumed = ("--checkpoint", folder / "decoder.safetensors", "--save", again)
     records, _ = session(
-        folder / "resumed", "--job", "train", "--frames", 6, "--held-out", 1, *FIXED, *resumed
+        folder / "resumed", "--job", "train", "--frames", 12, "--held-out", 1, *FIXED, *resumed
     )
     records.check("ok", chunks=4, in_flight=1)
     summary = records.summary

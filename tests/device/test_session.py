@@ -1,14 +1,16 @@
 """Sessions and readbacks: what steady state may do, and what bad use is told."""
 
+import os
+
 import numpy as np
 import pytest
-import wgpu
 
 from engine import ops
 from engine.compile import compile_graph
 from engine.errors import GpuError, PlanError
 from engine.gpu import BufferRange, Gpu, Launch
 from engine.graph import Graph
+from engine.implementations import VARIABLE
 from engine.optim import HYPER, Adam, minimize
 from engine.pipelines import Program
 from engine.readback import Readback
@@ -207,7 +209,7 @@ def test_runs_recorded_early_see_what_is_written_after_and_compute_the_same(
     assert np.array_equal(early.read("loss"), late.read("loss"))
 
     def refuse(_: object) -> None:
-        raise wgpu.GPUError("lost")
+        raise gpu.api.GPUError("lost")
 
     with monkeypatch.context() as lost:
         lost.setattr(gpu.queue, "submit", refuse)
@@ -247,15 +249,20 @@ def test_bindings_are_as_many_as_wanted_and_must_fit(gpu: Gpu) -> None:
     assert data[::64].tolist() == list(range(1, count + 1)) and np.count_nonzero(data) == count
     for misfit in (ranges[:-1], [*ranges[:-1], BufferRange(buffer, 4, 252)]):
         launch = Launch(Program(source, 0, count), [], misfit, (1, 1, 1))
-        with pytest.raises(wgpu.GPUError):
+        with pytest.raises(gpu.api.GPUError):
             gpu.commands([launch])
 
 
-def test_no_adapter_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variable_chooses_the_implementation(gpu: Gpu) -> None:
+    assert gpu.implementation == os.environ.get(VARIABLE, "wgpu")
+
+
+def test_no_adapter_is_one_clear_line(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**_: object) -> None:
         raise RuntimeError("Request adapter failed (3): No adapters found\nmore")
 
-    monkeypatch.setattr(wgpu.gpu, "request_adapter_sync", refuse)
-    with pytest.raises(GpuError, match="install a Vulkan driver") as caught:
+    monkeypatch.setattr(gpu.api.gpu, "request_adapter_sync", refuse)
+    cure = {"wgpu": "install a Vulkan driver", "dawn": "missing or too old"}[gpu.implementation]
+    with pytest.raises(GpuError, match=cure) as caught:
         Gpu.open()
     assert "\n" not in str(caught.value)

@@ -15,6 +15,7 @@ from engine.compile import compile_graph
 from engine.debug import first_nonfinite
 from engine.gpu import Gpu
 from engine.graph import Graph, Node
+from engine.kernels.merged import SEPARATOR
 from engine.optim import HYPER, AdamW, Optimizer, Sgd, minimize
 from engine.plan import Plan
 from engine.session import Session
@@ -185,7 +186,8 @@ def test_bits_of(family: str, chosen: str, gpu: Gpu, rng: np.random.Generator) -
     whole.run()
     plan = in_parts(whole.plan)
     check_plan(plan, facts)
-    found = {d.kernel.label for d in plan.dispatches if d.kernel.whole}
+    cut = [d.kernel.label for d in plan.dispatches if d.kernel.whole]
+    found = {*SEPARATOR.join(cut).split(SEPARATOR)}
     for wanted in f"{labels} {ON_GPUS.get(family, '') if chosen == 'gpu' else ''}".split():
         assert any(label.startswith(wanted) for label in found), (wanted, found)
     parts = Session(gpu, plan)
@@ -252,7 +254,7 @@ def steps(session: Session, optimizer: Optimizer, count: int) -> list[float]:
 def assert_learns_alike(gpu: Gpu, plan: Plan, optimizer: Optimizer, feeds: Feeds) -> None:
     """Losses, parameters, state and gradients of four runs are the same bits, split or not."""
     split = in_parts(plan)
-    check_plan(split)
+    check_plan(split, gpu.facts)
     results = []
     for chosen in (plan, split):
         session = Session(gpu, chosen)

@@ -28,7 +28,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture(autouse=True)
 def one_device(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Gpu, "open", lambda: gpu)
+    monkeypatch.setattr(Gpu, "open", lambda *_, **__: gpu)
 
 
 def result(capsys: Capture, *arguments: str) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def whole(gpu: Gpu, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The checkpoint of a run without a break."""
     file = tmp_path_factory.mktemp("train") / "whole.safetensors"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Gpu, "open", lambda: gpu)
+        patch.setattr(Gpu, "open", lambda *_, **__: gpu)
         assert main(["train", *TINY, "--steps", str(STEPS), "--out", str(file)]) == 0
     return file
 

@@ -62,7 +62,8 @@ def play(monkeypatch: pytest.MonkeyPatch, seconds: dict[MatmulChoice, float]) ->
 
 
 def gpu_facts(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> DeviceFacts:
-    facts = replace(gpu.facts, is_cpu=False)
+    # Only strict kernels are tuned.
+    facts = replace(gpu.facts, is_cpu=False, matrix_units=None)
     monkeypatch.setattr(gpu, "facts", facts)
     return facts
 
@@ -168,7 +169,7 @@ def test_the_command_stores_what_a_network_uses(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("engine.cache.sys.platform", "linux")
-    monkeypatch.setattr(Gpu, "open", lambda: gpu)
+    monkeypatch.setattr(Gpu, "open", lambda *_, **__: gpu)
     assert main(["tune", "infer", "--seconds", "1"]) == 0
     out = capsys.readouterr().out
     path = table_path(gpu)

@@ -19,7 +19,7 @@ from engine.errors import GraphError
 from engine.graph import Graph, TensorType
 from engine.op import definitions
 from engine.optim import Adam, Sgd
-from engine.specialize import DeviceFacts
+from engine.specialize import DeviceFacts, MatrixUnits
 from models.vision import training_graph
 
 
@@ -150,9 +150,12 @@ def test_options_facts_and_the_compiler_itself_are_part_of_the_key(
 ) -> None:
     facts = DeviceFacts()
     keys = [key(small()), key(small(), facts=facts), key(small(), facts=facts, optimize=False)]
+    keys.append(key(small(), facts=facts, contract="accelerated"))
+    keys.append(key(small(), facts=replace(facts, matrix_units=MatrixUnits(16, 16, 16, 32))))
     for field in fields(facts):
         old = getattr(facts, field.name)
-        keys.append(key(small(), facts=replace(facts, **{field.name: next(altered(old))})))
+        if old is not None:
+            keys.append(key(small(), facts=replace(facts, **{field.name: next(altered(old))})))
     monkeypatch.setattr(cache, "generator_version", lambda: "another")
     keys.append(key(small()))
     assert len(set(keys)) == len(keys)

@@ -64,6 +64,11 @@ def launched(plan: Plan, index: int, **changes: Any) -> Plan:
     return replace(plan, dispatches=tuple(dispatches))
 
 
+def single(plan: Plan) -> int:
+    """The first launch of one result."""
+    return next(i for i, d in enumerate(plan.dispatches) if len(d.writes) == 1)
+
+
 def update_of(plan: Plan) -> int:
     return next(i for i, d in enumerate(plan.dispatches) if d.kernel.label == "adam_update")
 
@@ -172,8 +177,8 @@ FAULTS: dict[str, tuple[Callable[[Plan], Plan], str]] = {
         lambda p: launched(p, 0, kernel=replace(p.dispatches[0].kernel, grid=(65536, 1, 1))),
         "launch 0 .* grid",
     ),
-    "unknown tensor": (lambda p: launched(p, 0, writes=((10_000,),)), "does not exist"),
-    "nothing bound": (lambda p: launched(p, 0, writes=((),)), "nothing"),
+    "unknown tensor": (lambda p: launched(p, single(p), writes=((10_000,),)), "does not exist"),
+    "nothing bound": (lambda p: launched(p, single(p), writes=((),)), "nothing"),
 }
 
 

@@ -26,7 +26,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture(autouse=True)
 def no_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise AssertionError("no device is needed")
 
     monkeypatch.setattr("engine.gpu.Gpu.open", refuse)

@@ -216,12 +216,13 @@ def test_a_driver_that_counts_anew_does_not_repeat_numbers() -> None:
     log.start(1)
     log.log.count_chunks(1)
     log.log.chunk_known(chunk(1, 3, 2.5))
-    log.log.presented(1, 0.75)
+    log.log.presented(1, 0.75, 64)
     log.start(2)
     log.log.settle([shown(1)])
     assert log.ids() == [1, 2, 3]
     assert log.rows[1].missed is None and log.rows[2].missed == 0
     assert (log.rows[2].chunk_gpu_ms, log.rows[2].presenter_ms) == (2.5, 0.75)
+    assert log.rows[2].presenter_bytes == 64
 
 
 def test_a_verdict_that_never_comes_does_not_keep_the_others_for_ever() -> None:

@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +137,7 @@ def test_damaged_foreign_and_stale_files_cost_one_warning(
 
 
 ROW = ["nt", 1, 201, 384, 384]
-CHOICE = dict(variant="tiled", tile_m=64, tile_n=32, tile_k=32, thread_m=8, thread_n=4, split_k=4)
+CHOICE = asdict(TILE)
 
 
 @pytest.mark.parametrize(
