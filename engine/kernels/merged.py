@@ -1,0 +1,239 @@
+"""Several kernels as one launch: its workgroups are theirs, one kernel's after another's.
+
+The library puts a barrier before every launch whose buffers were used before, so launches that do
+not depend on each other still wait for each other. Workgroups of one launch run side by side.
+Nothing is added to a kernel's arithmetic, so its results stay the same bits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil, prod
+
+from engine.kernels.wgsl import Kernel, entry_point, linear_grid
+
+SEPARATOR = "&"
+"""Between the labels of what was merged."""
+
+_ENTRY = re.compile(
+    re.escape(entry_point(64, "BODY").split("BODY")[0].strip()).replace("64", r"(\d+)", 1)
+)
+_DECLARED = re.compile(r"(?:\b(?:fn|struct|const|alias)|var<[^>]*>)\s+(\w+)")
+_BINDING = re.compile(
+    r"@group\(0\) @binding\((\d+)\) var<storage, (read|read_write)> (\w+): array<([^;]*)>;\n?"
+)
+_SHARED = re.compile(r"var<workgroup> (\w+): ([^;]*);\n?")
+_STRUCT = re.compile(r"struct (\w+) (\{[^}]*\})\n?")
+_WAITS = re.compile(r"\b(\w+Barrier|subgroup\w*)\(|var<workgroup>")
+
+
+@lru_cache(maxsize=4096)
+def workgroup_of(kernel: Kernel) -> int:
+    """Invocations per workgroup; 0 for a kernel that does not enter as the engine's do."""
+    found = _ENTRY.search(kernel.source)
+    return int(found[1]) if found else 0
+
+
+@lru_cache(maxsize=4096)
+def waits(kernel: Kernel) -> bool:
+    """Whether the invocations of a workgroup have to do with each other: then its size is fixed."""
+    return bool(_WAITS.search(kernel.source))
+
+
+def sized(kernel: Kernel, size: int) -> Kernel | None:
+    """What does a kernel's work in workgroups of `size` invocations, if anything does."""
+    for one in (kernel, *kernel.resized):
+        if workgroup_of(one) == size:
+            return one
+    own = workgroup_of(kernel)
+    free = own > 0 and not waits(kernel) and (size % own == 0 or own % size == 0)
+    return kernel if free else None
+
+
+def common_size(kernels: Sequence[Kernel]) -> int | None:
+    """Invocations per workgroup with which a launch can do the work of all kernels, if there is:
+    those that most of them have anyway.
+    """
+    usual = Counter(map(workgroup_of, kernels))
+    sizes = {workgroup_of(one) for kernel in kernels for one in (kernel, *kernel.resized)}
+    fitting = [size for size in sizes if size and all(sized(kernel, size) for kernel in kernels)]
+    return max(fitting, key=lambda size: (usual[size], -size), default=None)
+
+
+def choice(kernel: Kernel) -> int:
+    """How many sizes of workgroups there are beside the usual one; 99: any."""
+    return len(kernel.resized) if waits(kernel) else 99
+
+
+def shared_bytes(kernels: Sequence[Kernel]) -> int:
+    """Shared memory of the launch that does the work of all kernels."""
+    most: Counter[str] = Counter()
+    for kernel in kernels:
+        most |= _shared_types(kernel)
+    return sum(count * _type_bytes(kind) for kind, count in most.items())
+
+
+@lru_cache(maxsize=4096)
+def _shared_types(kernel: Kernel) -> Counter[str]:
+    """Types of a kernel's arrays in shared memory; instead of a struct its members."""
+    kinds = [kind for _, kind in _SHARED.findall(kernel.source)]
+    for name, body in reversed(_STRUCT.findall(kernel.source)):
+        kinds = [re.sub(rf"\b{name}\b", body, kind) for kind in kinds]
+    return Counter(kinds)
+
+
+def _type_bytes(kind: str) -> int:
+    """Bytes of a type in shared memory."""
+    if kind.startswith("array<"):
+        inner, count = kind[6:-1].rsplit(",", 1)
+        return int(count) * _type_bytes(inner)
+    if kind.startswith("{"):
+        return sum(_type_bytes(member) for member in _members(kind))
+    return 4 * int(kind[3]) if kind.startswith("vec") else 4
+
+
+def _members(body: str) -> Iterator[str]:
+    """Types of a struct's members: commas inside of types divide none."""
+    for member in re.split(r",\s*(?=\w+:)", body.strip("{} ")):
+        yield member.split(":", 1)[1].strip()
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A binding of a part: the number of the operand that it is, and whether that is written."""
+
+    operand: int
+    written: bool
+
+
+@dataclass(frozen=True)
+class Merged:
+    """A kernel, and which operands it binds, in its order."""
+
+    kernel: Kernel
+    operands: tuple[int, ...]
+
+
+@lru_cache(maxsize=1024)
+def merged(parts: tuple[Kernel, ...], bound: tuple[tuple[Bound, ...], ...]) -> Merged:
+    """The kernel of all workgroups of `parts`; `bound` says what each of these binds, in order.
+
+    What two parts read as the same elements is bound once. Raises ValueError for kernels whose
+    workgroups have no common size, and for those of a part of a launch.
+    """
+    size = common_size(parts)
+    if size is None:
+        raise ValueError(f"{' and '.join(part.label for part in parts)} have no common size")
+    if any(part.whole for part in parts):
+        raise ValueError("a part of a launch cannot be merged")
+    fitting = [part for part in (sized(part, size) for part in parts) if part]
+    pieces = [
+        _Piece(f"k{number}_", part, own)
+        for number, (part, own) in enumerate(zip(fitting, bound, strict=True))
+    ]
+    declarations, operands = _bindings(pieces)
+    shared = _structs(pieces) + _shared(pieces)
+    calls: list[str] = []
+    first = 0
+    for piece in pieces:
+        count = piece.workgroups(size)
+        calls.append(f"if (flat < {first + count}u) {{ {piece.call(size, first)} return; }}")
+        first += count
+    grid = linear_grid(first, 1)
+    lines = [f"let flat = workgroup.x + workgroup.y * {grid[0]}u;", *calls]
+    source = declarations + shared + "".join(piece.text for piece in pieces)
+    source += entry_point(size, "\n".join(f"    {line}" for line in lines))
+    label = SEPARATOR.join(part.label for part in parts)
+    return Merged(Kernel(label, source, grid, sum(part.flops for part in parts)), operands)
+
+
+class _Piece:
+    """A kernel's source as functions whose names begin with `prefix`; bindings apart."""
+
+    def __init__(self, prefix: str, kernel: Kernel, bound: Sequence[Bound]) -> None:
+        self.prefix, self.kernel = prefix, kernel
+        self.size = workgroup_of(kernel)
+        source = _ENTRY.sub("fn main(workgroup: vec3<u32>, t: u32) {", kernel.source)
+        names = {*_DECLARED.findall(source)}
+        # Members and swizzles follow a dot; a local of the same name is renamed with its uses.
+        word = re.compile(rf"(?<![.\w])({'|'.join(sorted(names, key=len, reverse=True))})\b")
+        source = word.sub(lambda found: prefix + found[1], source)
+        declared = sorted(_BINDING.findall(source), key=lambda entry: int(entry[0]))
+        self.bindings = [
+            (own, name, kind) for own, (_, _, name, kind) in zip(bound, declared, strict=True)
+        ]
+        self.text = _BINDING.sub("", source)
+
+    def rename(self, old: str, new: str) -> None:
+        self.text = re.sub(rf"(?<![.\w]){old}\b", new, self.text)
+
+    def workgroups(self, size: int) -> int:
+        """Workgroups of `size` invocations that it takes."""
+        return ceil(prod(self.kernel.grid) * self.size / size)
+
+    def call(self, size: int, first: int) -> str:
+        """WGSL that does the work of workgroup `flat` of those from `first`."""
+        x, y, _ = self.kernel.grid
+        own = f"let own = flat - {first}u;"
+        t = "t"
+        if size > self.size:
+            own = f"let own = (flat - {first}u) * {size // self.size}u + t / {self.size}u;"
+            own += f" if (own >= {prod(self.kernel.grid)}u) {{ return; }}"
+            t = f"t % {self.size}u"
+        elif size < self.size:
+            share = self.size // size
+            own = f"let own = (flat - {first}u) / {share}u;"
+            t = f"(flat - {first}u) % {share}u * {size}u + t"
+        place = f"vec3<u32>(own % {x}u, own / {x}u % {y}u, own / {x * y}u)"
+        return f"{own} {self.prefix}main({place}, {t});"
+
+
+def _bindings(pieces: Sequence[_Piece]) -> tuple[str, tuple[int, ...]]:
+    """Declarations of all bindings, and the operands in their order."""
+    reads: dict[tuple[int, str], str] = {}
+    writes: list[tuple[int, str, str]] = []
+    for piece in pieces:
+        for own, name, kind in piece.bindings:
+            if own.written:
+                writes.append((own.operand, name, kind))
+            elif reads.setdefault((own.operand, kind), name) != name:
+                piece.rename(name, reads[own.operand, kind])
+    everything = [(operand, name, kind, "read") for (operand, kind), name in reads.items()]
+    everything += [(operand, name, kind, "read_write") for operand, name, kind in writes]
+    text = "".join(
+        f"@group(0) @binding({k}) var<storage, {access}> {name}: array<{kind}>;\n"
+        for k, (_, name, kind, access) in enumerate(everything)
+    )
+    return text, tuple(operand for operand, *_ in everything)
+
+
+def _structs(pieces: Sequence[_Piece]) -> str:
+    """Declarations of structs; those with equal members are the same."""
+    made: dict[str, str] = {}
+    for piece in pieces:
+        while found := _STRUCT.search(piece.text):
+            piece.text = piece.text.replace(found[0], "")
+            piece.rename(found[1], made.setdefault(found[2], f"Struct{len(made)}"))
+    return "".join(f"struct {name} {body}\n" for body, name in made.items())
+
+
+def _shared(pieces: Sequence[_Piece]) -> str:
+    """Declarations of shared memory: a workgroup is of one piece, so pieces have it in common."""
+    made: list[tuple[str, str]] = []
+    for piece in pieces:
+        free = list(made)
+        arrays = _SHARED.findall(piece.text)
+        piece.text = _SHARED.sub("", piece.text)
+        for name, kind in arrays:
+            found = next((entry for entry in free if entry[1] == kind), None)
+            if found is None:
+                found = (f"shared{len(made)}", kind)
+                made.append(found)
+            else:
+                free.remove(found)
+            piece.rename(name, found[0])
+    return "".join(f"var<workgroup> {name}: {kind};\n" for name, kind in made)
