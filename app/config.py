@@ -184,7 +184,8 @@ class HeadsetConfig(LiveConfig):
     (XR_MND_headless)."""
     presenter: PresenterChoice = "auto"
     """How eye images reach the runtime: through the host's memory, or shared between devices, which
-    only Dawn can (--gpu). auto: shared where the renderer runs on Dawn on a graphics card."""
+    only Dawn can (--gpu). auto: what costs less; shared only on Dawn on a graphics card where the
+    headset's device cannot read the renderer's memory."""
     render_scale: float = 1.0
     """Eye image size relative to what the runtime recommends (0.1 to 4); not with --eye-size."""
     mirror: bool = False

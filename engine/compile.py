@@ -1,4 +1,4 @@
-"""The pipeline: graph -> rewrite -> lower -> schedule -> memory plan -> Plan."""
+"""The pipeline: graph -> rewrite -> lower -> schedule -> merge -> memory plan -> Plan."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 from engine.graph import Graph, verify
 from engine.lower import Lowering
 from engine.memory import plan_memory
+from engine.merge import merge
 from engine.plan import Plan
 from engine.rewrite import Engine, rewrite
 from engine.schedule import schedule, verify_groups
@@ -38,6 +39,9 @@ def compile_graph(
         verify(graph)
     lowered = Lowering(graph, facts)
     dispatches, groups = schedule(lowered.dispatches)
+    # A CPU runs workgroups one after another anyway.
+    if not facts.is_cpu:
+        dispatches, groups = merge(dispatches, groups, lowered.buffers, facts)
     verify_groups(dispatches, groups)
     limit = min(facts.max_binding_bytes, facts.max_buffer_bytes)
     slabs, placements = plan_memory(lowered.buffers, dispatches, groups, limit, alias=alias)

@@ -1,8 +1,7 @@
 """Launches that do not depend on each other as one launch.
 
 A barrier between launches lets the device run empty and fill again: a few microseconds, as long as
-many a launch of training itself takes. A long launch has little of that to save, and loses when
-others' registers and shared memory leave room for fewer of its workgroups: it stays alone.
+many a launch of training itself takes.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ MOST_PARTS = 8
 """Kernels of one launch."""
 MOST_SOURCE = 120_000
 """Characters of their sources: compilers take more than twice as long for twice as much."""
-MOST_WORK_NS = 60_000.0
-"""Work of one launch as the cost model has it."""
 
 UPDATED = ("parameter", "state")
 
@@ -49,8 +46,6 @@ def fit_together(parts: Sequence[Dispatch], buffers: Sequence[Buffer], facts: De
     """Whether dispatches that do not depend on each other can be one launch."""
     kernels = [part.kernel for part in parts]
     if len(parts) > MOST_PARTS or sum(len(kernel.source) for kernel in kernels) > MOST_SOURCE:
-        return False
-    if sum(_work_ns(part, buffers) for part in parts) > MOST_WORK_NS:
         return False
     # Updates walk through packs: they fill the device, and pair the packs' elements.
     if any(buffers[b].kind in UPDATED for part in parts for b in part.write_ids()):

@@ -1,10 +1,11 @@
 """How long a tiled matrix product takes: the model by which its tile and its parts are chosen.
 
-A multiprocessor holds its share of the workgroups at once. In a step along k each of them waits
-once for memory, all together, and then they share the arithmetic units. Splitting k makes more
-and shorter workgroups, so that no multiprocessor is idle, and costs a second launch.
+A multiprocessor holds its share of the workgroups at once. A step along k takes as long as a
+workgroup waits in it for memory, or as the arithmetic units need for all workgroups, whichever is
+longer. Splitting k makes more and shorter workgroups, so that no multiprocessor is idle, and costs
+a second launch.
 
-The constants are a fit to 960 measurements of 41 products of the five workloads on a GPU of 132
+The constants are a fit to 630 measurements of 93 products of the five workloads on a GPU of 132
 multiprocessors (docs/measurements.md). Another GPU has other times, but what matters here are
 ratios, and where a device is smaller, the same choices keep it busy; it may sum parts that it could
 do without, and `tune` finds out.
@@ -19,9 +20,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from engine.specialize import MatmulChoice, MatmulKey
 
-MULTIPROCESSORS = 128
+MULTIPROCESSORS = 132
 """Of the devices to keep busy: current discrete GPUs have 80 to 140."""
-LAUNCH_US = 1.9
+LAUNCH_US = 1.8
 SUM_US = 2.4
 """The second launch of a split product, its bytes aside."""
 SUM_BYTES_PER_US = 3.5e6
@@ -29,35 +30,30 @@ SUM_BYTES_PER_US = 3.5e6
 
 @dataclass(frozen=True)
 class TileSpeed:
-    """What a tile reaches on the whole device in the long run, and what each step waits for."""
+    """What a tile reaches on the whole device in the long run, and the least time of a step."""
 
     flops_per_us: float
     step_us: float
 
 
 SPEEDS = {
-    (128, 64, 16): TileSpeed(39e6, 0.5),
-    (64, 64, 16): TileSpeed(40e6, 0.62),
-    (64, 64, 32): TileSpeed(30e6, 0.2),
-    (32, 32, 32): TileSpeed(27e6, 0.41),
+    (128, 128, 16): TileSpeed(34.5e6, 0.5),
+    (64, 64, 16): TileSpeed(30.5e6, 1.1),
+    (64, 64, 32): TileSpeed(28.5e6, 0.8),
+    (32, 64, 32): TileSpeed(25.5e6, 1.15),
+    (32, 32, 32): TileSpeed(23e6, 0.8),
 }
 """By extents along m, n and k."""
 
-
 MATRIX_SPEEDS = {
-    (128, 128, 32): TileSpeed(180e6, 0.6),
-    (128, 64, 32): TileSpeed(150e6, 0.6),
-    (64, 64, 32): TileSpeed(120e6, 0.5),
-    (64, 64, 64): TileSpeed(120e6, 0.7),
-    (64, 32, 64): TileSpeed(80e6, 0.6),
-    (32, 32, 64): TileSpeed(60e6, 0.6),
-    (32, 32, 128): TileSpeed(60e6, 0.9),
+    (128, 128, 32): TileSpeed(76e6, 1.6),
+    (64, 32, 64): TileSpeed(53e6, 0.7),
 }
-"""The same of matrix units."""
+"""The same of matrix units, by their ratios to SPEEDS in 18 products."""
 
 
 def predicted_us(key: MatmulKey, choice: MatmulChoice) -> float:
-    """Microseconds of a product by one of the tiles in SPEEDS."""
+    """Microseconds of a product by one of the tiles in SPEEDS or MATRIX_SPEEDS."""
     c = choice
     speeds = MATRIX_SPEEDS if c.units else SPEEDS
     speed = speeds[c.tile_m, c.tile_n, c.tile_k]
@@ -66,7 +62,9 @@ def predicted_us(key: MatmulKey, choice: MatmulChoice) -> float:
     mean = groups / MULTIPROCESSORS
     share = max(1.0, (mean + ceil(mean)) / 2)
     flops = 2 * c.tile_m * c.tile_n * c.tile_k
-    step_us = speed.step_us + share * flops * MULTIPROCESSORS / speed.flops_per_us
+    arithmetic_us = share * flops * MULTIPROCESSORS / speed.flops_per_us
+    # A maximum that rounds the corner: near it the two hide each other only in part.
+    step_us = (speed.step_us**4 + arithmetic_us**4) ** 0.25
     steps = ceil(ceil(key.k / c.tile_k) / c.split_k)
     product_us = LAUNCH_US + steps * step_us
     if c.split_k == 1:

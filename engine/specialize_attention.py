@@ -107,8 +107,8 @@ FEW_NARROW = AttentionChoice("tiled", 16, 16, 8)
 LITTLE_MEMORY = replace(NARROW, slice=32)
 """Fits every device and every width up to 128."""
 
-LEAST_ROWS = 32
-"""For matrix units: fewer leave most of a unit's rows empty."""
+LEAST_PAIRS = 1 << 20
+"""Of owned and streamed rows, for matrix units: fewer take no longer without."""
 MANY_BLOCKS = 128
 """Pairs of blocks of MANY_ROWS from which on its larger tiles keep a device busy."""
 FULL = 72 * 1024
@@ -132,7 +132,8 @@ def choose_attention(key: StreamKey, facts: DeviceFacts) -> AttentionChoice:
 def _by_units(key: StreamKey, facts: DeviceFacts) -> AttentionChoice | None:
     """Matrix units, where they can and are worth it."""
     u = facts.matrix_units
-    if u is None or key.width % u.k or key.width % u.n or key.rows < LEAST_ROWS:
+    pairs = key.heads * key.members * key.rows * key.others
+    if u is None or key.width % u.k or key.width % u.n or pairs < LEAST_PAIRS:
         return None
     lanes = 4 * u.subgroup_size // u.m
     choice = AttentionChoice("matrix", 4 * u.m, 32, lanes, key.width, units=u)

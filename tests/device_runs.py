@@ -10,6 +10,8 @@ from cases import Feeds
 from engine.compile import compile_graph
 from engine.gpu import Gpu
 from engine.graph import Graph
+from engine.kernels.merged import SEPARATOR
+from engine.plan import Plan
 from engine.session import Session
 from engine.specialize import DeviceFacts
 
@@ -22,6 +24,11 @@ def variant(gpu: Gpu, name: str) -> DeviceFacts:
     if name != "small":
         return facts
     return replace(facts, max_shared_bytes=16384, max_storage_buffers=8, max_invocations=256)
+
+
+def kernel_labels(plan: Plan) -> list[str]:
+    """Labels of a plan's kernels, also of those that share a launch."""
+    return [label for d in plan.dispatches for label in d.kernel.label.split(SEPARATOR)]
 
 
 def start(gpu: Gpu, graph: Graph, feeds: Feeds, facts: DeviceFacts, **options: bool) -> Session:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from app.bench.record import Ceilings, KernelCost
+from engine.kernels.merged import SEPARATOR
 from engine.plan import Plan
 
 FAMILIES = (
@@ -28,8 +29,12 @@ POINTWISE = "element by element"
 
 
 def family(label: str) -> str:
-    """The family of a kernel."""
-    return next((name for name, start in FAMILIES if re.match(start, label)), POINTWISE)
+    """The family of a kernel; of several in one launch the first of these in the table, which has
+    the longest of them first.
+    """
+    kernels = label.split(SEPARATOR)
+    found = (name for name, start in FAMILIES if any(re.match(start, one) for one in kernels))
+    return next(found, POINTWISE)
 
 
 def kernel_costs(plan: Plan, costs_ns: Sequence[float]) -> list[KernelCost]:

@@ -56,8 +56,6 @@ class TorchRunner:
         if self.device.type == "cuda":
             torch.cuda.set_stream(torch.cuda.Stream())
             torch.backends.cudnn.benchmark = True
-        elif job.contract != "strict":
-            raise Skip("PyTorch has no CUDA device here, and its CPU kernels are strict")
         elif job.reduced:
             # Layers of a few elements: threads would only wait for each other.
             torch.set_num_threads(1)
@@ -103,7 +101,10 @@ class TorchRunner:
         return None
 
     def _check_products(self) -> float:
-        """Relative error of an f32 product; Skip when it is not what the contract says."""
+        """Relative error of an f32 product; Skip when it is more than the contract allows.
+
+        A CPU computes strictly under any contract: a reference for values, if not for times.
+        """
         torch = self.torch
         generator = torch.Generator().manual_seed(0)
         a, b = (torch.randn(512, 512, generator=generator, dtype=torch.float64) for _ in range(2))

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     import wgpu
 
 PresenterChoice = Literal["auto", "host", "shared"]
-"""shared: without the host's memory where the devices can, else host. auto: likewise, but host on a
-CPU, where that is better."""
+"""shared: without the host's memory where the devices can, else host. auto: what costs less, host
+where the session's device reads the renderer's pages; else as shared, but host on a CPU device."""
 
 
 @dataclass(frozen=True)

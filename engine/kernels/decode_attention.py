@@ -198,18 +198,17 @@ class MergedRow:
 def _merged(s: AttentionShape, part: str) -> str:
     """WGSL `merged(i)`: quad number i of the result."""
     quads, count = s.width // 4, slices(s)
-    steps = range(count) if count <= AT_ONCE else ["n"]
-    loop = "for (var n = 0u; n < used; n++) " if count > AT_ONCE else ""
+    loop, numbers = "", [f"{n}u" for n in range(count)]
+    if count > AT_ONCE:
+        loop, numbers = "for (var n = 0u; n < used; n++) ", ["n"]
     highs, sums = [], []
-    for n in steps:
-        at = f"first + {n}u" if count <= AT_ONCE else "first + n"
-        seen = f"{n}u < used" if count <= AT_ONCE else "true"
-        highs.append(f"high = max(high, select({LOWEST}, moments[{at}].x, {seen}));")
+    for n in numbers:
+        highs.append(f"high = max(high, select({LOWEST}, moments[first + {n}].x, {n} < used));")
         sums.append(
-            f"{{ let m = moments[{at}]; let fade = exp(m.x - high);\n"
-            f"    let v = {part}[({at}) * {quads}u + i % {quads}u];\n"
-            f"    sum += select({VECTOR}(), fade * v, {seen});\n"
-            f"    total += select(0.0, fade * m.y, {seen}); }}"
+            f"{{ let m = moments[first + {n}]; let fade = exp(m.x - high);\n"
+            f"    let v = {part}[(first + {n}) * {quads}u + i % {quads}u];\n"
+            f"    sum += select({VECTOR}(), fade * v, {n} < used);\n"
+            f"    total += select(0.0, fade * m.y, {n} < used); }}"
         )
     return f"""
 fn merged(i: u32) -> {VECTOR} {{

@@ -19,6 +19,7 @@ from math import ceil
 
 from engine.kernels.product import LANES, Product
 from engine.kernels.wgsl import Kernel, entry_point, f32, linear_grid, with_erf
+from engine.specialize import MatmulChoice
 
 STEPS = 8
 """Along k, loaded at a time by a lane."""
@@ -59,7 +60,7 @@ def gemv(product: Product) -> Kernel:
         lines.append(f"partial[place + {v * c.workgroup}u] = {total};")
         if product.norm:
             lines.append(f"squares[place + {v * c.workgroup}u] = q{v};")
-    lines += _tree([name for name, _ in partial], vectors, lanes, c.lanes_k, c.workgroup)
+    lines += _tree([name for name, _ in partial], vectors, c)
     lines.append("if (slice > 0u) { return; }")
     for v in range(vectors):
         lines.append(f"let s{v} = partial[place + {v * c.workgroup}u]{_divided(product, v)};")
@@ -174,11 +175,9 @@ def _across(v: int) -> str:
     return f"vec4<f32>({', '.join(sums)})"
 
 
-def _tree(
-    names: list[str], vectors: int, lanes: int, lanes_k: int, workgroup: int
-) -> Iterator[str]:
+def _tree(names: list[str], vectors: int, c: MatmulChoice) -> Iterator[str]:
     """Sums over the slices, in those of slice 0."""
-    count = lanes_k
+    count = c.lanes_k
     while count > 1:
         fan_in = min(FAN_IN, count)
         count //= fan_in
@@ -186,8 +185,7 @@ def _tree(
         yield f"if (slice < {count}u) {{"
         for name in names:
             for v in range(vectors):
-                parts = (
-                    f"{name}[place + {v * workgroup + n * count * lanes}u]" for n in range(fan_in)
-                )
-                yield f"{name}[place + {v * workgroup}u] = {' + '.join(parts)};"
+                first = v * c.workgroup
+                parts = (f"{name}[place + {first + n * count * c.lanes}u]" for n in range(fan_in))
+                yield f"{name}[place + {first}u] = {' + '.join(parts)};"
         yield "}"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, prod
 
-from engine.kernels.wgsl import Kernel, entry_point, linear_grid
+from engine.kernels.wgsl import F16_HEADER, Kernel, entry_point, linear_grid
 
 SEPARATOR = "&"
 """Between the labels of what was merged."""
@@ -33,9 +33,11 @@ _WAITS = re.compile(r"\b(\w+Barrier|subgroup\w*)\(|var<workgroup>")
 
 @lru_cache(maxsize=4096)
 def workgroup_of(kernel: Kernel) -> int:
-    """Invocations per workgroup; 0 for a kernel that does not enter as the engine's do."""
+    """Invocations per workgroup; 0 for a kernel that does not enter as the engine's do, or begins
+    with directives, which WGSL wants before everything else.
+    """
     found = _ENTRY.search(kernel.source)
-    return int(found[1]) if found else 0
+    return int(found[1]) if found and not kernel.source.startswith(F16_HEADER) else 0
 
 
 @lru_cache(maxsize=4096)
@@ -179,17 +181,18 @@ class _Piece:
         """WGSL that does the work of workgroup `flat` of those from `first`."""
         x, y, _ = self.kernel.grid
         own = f"let own = flat - {first}u;"
-        t = "t"
+        t, guard = "t", ""
         if size > self.size:
             own = f"let own = (flat - {first}u) * {size // self.size}u + t / {self.size}u;"
-            own += f" if (own >= {prod(self.kernel.grid)}u) {{ return; }}"
+            # Had some invocations returned, WGSL would refuse barriers in what follows.
+            guard = f"if (own < {prod(self.kernel.grid)}u) "
             t = f"t % {self.size}u"
         elif size < self.size:
             share = self.size // size
             own = f"let own = (flat - {first}u) / {share}u;"
             t = f"(flat - {first}u) % {share}u * {size}u + t"
         place = f"vec3<u32>(own % {x}u, own / {x}u % {y}u, own / {x * y}u)"
-        return f"{own} {self.prefix}main({place}, {t});"
+        return f"{own} {guard}{{ {self.prefix}main({place}, {t}); }}"
 
 
 def _bindings(pieces: Sequence[_Piece]) -> tuple[str, tuple[int, ...]]:

@@ -4,9 +4,6 @@ All invocations share the staging alike, whatever the operands' sizes: a task is
 elements, read as four vec4 and, where memory lies along k, transposed on the way. Neighbouring
 lanes read neighbouring memory. The next step's blocks are read into registers before the
 arithmetic of this one, so that memory is waited for in its shadow.
-
-With `slices_k` > 1 so many invocations share each place of the tile: each takes its slice of every
-step, and in the end they add up through shared memory, in a fixed order.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from engine.specialize import MatmulChoice
 
 @dataclass(frozen=True)
 class _Block:
-    """One operand's part of a step in shared memory: per slice, blocks of four rows of vec4s.
+    """One operand's part of a step in shared memory: blocks of four rows of vec4s.
 
     A row is `groups` times `across` vec4: the lanes side by side read one of each group. `skew`
     vec4 lie behind every four rows, so that transposed stores meet different banks.
@@ -36,7 +33,6 @@ class _Block:
     groups: int
     across: int
     blocks_k: int
-    slices: int
     along_k: bool
     skew: int
 
@@ -55,10 +51,9 @@ class _Block:
         kind = f"Block_{self.name}"
         skew = f", skew: array<vec4<f32>, {self.skew}>" if self.skew else ""
         row = f"array<array<vec4<f32>, {self.across}>, {self.groups}>"
-        per_slice = f"array<{kind}, {self.blocks_k // self.slices}>"
         return (
             f"struct {kind} {{ rows: array<{row}, 4>{skew} }}\n"
-            f"var<workgroup> s{self.name}: array<{per_slice}, {self.slices}>;\n"
+            f"var<workgroup> s{self.name}: array<{kind}, {self.blocks_k}>;\n"
         )
 
     def place(self) -> str:
@@ -77,20 +72,18 @@ class _Block:
 
     def store(self, register: str) -> list[str]:
         """Four registers into the task's rows of shared memory."""
-        depth = self.blocks_k // self.slices
-        block = f"s{self.name}[k4 / {depth}u][k4 % {depth}u]"
         lines = []
         for e, lane in enumerate(LANES):
             value = f"{register}_{e}"
             if self.along_k:
                 value = f"vec4<f32>({', '.join(f'{register}_{r}.{lane}' for r in range(4))})"
-            lines.append(f"{block}.rows[{e}][q / {self.across}u][q % {self.across}u] = {value};")
+            quad = f"[q / {self.across}u][q % {self.across}u]"
+            lines.append(f"s{self.name}[k4].rows[{e}]{quad} = {value};")
         return lines
 
     def read(self, k: int, group: int, lane: str) -> str:
-        """A lane's vec4 of row k of its slice."""
-        own = "slice" if self.slices > 1 else "0"
-        return f"s{self.name}[{own}][{k // 4}].rows[{k % 4}][{group}][{lane}]"
+        """A lane's vec4 of row k."""
+        return f"s{self.name}[{k // 4}].rows[{k % 4}][{group}][{lane}]"
 
 
 def tiled(product: Product) -> Kernel:
@@ -102,10 +95,7 @@ def tiled(product: Product) -> Kernel:
     lines = [
         f"let row0 = workgroup.y * {c.tile_m // 4}u;",
         f"let column0 = workgroup.x * {c.tile_n // 4}u;",
-        f"let lane = t % {c.lanes}u; let slice = t / {c.lanes}u;"
-        if c.slices_k > 1
-        else "let lane = t;",
-        f"let tx = lane % {across}u; let ty = lane / {across}u;",
+        f"let tx = t % {across}u; let ty = t / {across}u;",
         *product.bases("workgroup.z" if c.split_k == 1 else "0u", "workgroup.z"),
         *accumulators(c.thread_m, c.thread_n),
         *_range(product),
@@ -117,12 +107,9 @@ def tiled(product: Product) -> Kernel:
         *_fetch("step + 1u", blocks, c),
         *_arithmetic(blocks, c),
         "workgroupBarrier();\n}",
-        *_sums_of_slices(c),
         *_stores(c),
     ]
     shared = "".join(block.declare() for block in blocks)
-    if c.slices_k > 1:
-        shared += f"var<workgroup> sums: array<array<vec4<f32>, {c.workgroup}>, {c.summed}>;\n"
     source = product.prelude() + shared + entry_point(c.workgroup, "\n".join(lines))
     grid = (ceil(s.n / c.tile_n), ceil(s.m / c.tile_m), s.batch if c.split_k == 1 else c.split_k)
     return Kernel(product.label, with_erf(source), grid, product.flops)
@@ -141,7 +128,6 @@ def _blocks(product: Product) -> tuple[_Block, _Block]:
             groups=thread // 4,
             across=extent // thread,
             blocks_k=c.tile_k // 4,
-            slices=c.slices_k,
             along_k=along_k,
             skew=c.skew if along_k else 0,
         )
@@ -193,7 +179,7 @@ def _fetch(step: str, blocks: tuple[_Block, _Block], c: MatmulChoice) -> Iterato
 
 def _arithmetic(blocks: tuple[_Block, _Block], c: MatmulChoice) -> Iterator[str]:
     a, b = blocks
-    for k in range(c.tile_k // c.slices_k):
+    for k in range(c.tile_k):
         yield "{"
         for q in range(a.groups):
             yield f"let a{q} = {a.read(k, q, 'ty')};"
@@ -203,44 +189,9 @@ def _arithmetic(blocks: tuple[_Block, _Block], c: MatmulChoice) -> Iterator[str]
         yield "}"
 
 
-def _shares(c: MatmulChoice) -> list[list[tuple[int, int]]]:
-    """By slice, the accumulators (row, vec4 column) that it adds up and stores."""
-    own = [(i, j) for i in range(c.thread_m) for j in range(c.thread_n // 4)]
-    share = len(own) // c.slices_k
-    return [own[first : first + share] for first in range(0, len(own), share)]
-
-
-def _sums_of_slices(c: MatmulChoice) -> Iterator[str]:
-    """Every slice hands each other one its sums of that one's share, a few at a time."""
-    shares = _shares(c)
-    rounds = [
-        (turn, first)
-        for turn in range(1, c.slices_k)
-        for first in range(0, len(shares[0]), c.summed)
-    ]
-    for number, (turn, first) in enumerate(rounds):
-        if number:
-            yield "workgroupBarrier();"
-        for slice_k in range(c.slices_k):
-            other = shares[(slice_k + turn) % c.slices_k][first : first + c.summed]
-            yield f"if (slice == {slice_k}u) {{"
-            yield from (f"sums[{e}][t] = c{i}_{j};" for e, (i, j) in enumerate(other))
-            yield "}"
-        yield "workgroupBarrier();"
-        giver = f"(slice + {c.slices_k - turn}u) % {c.slices_k}u"
-        yield f"let from{number} = {giver} * {c.lanes}u + lane;"
-        for slice_k, share in enumerate(shares):
-            yield f"if (slice == {slice_k}u) {{"
-            for e, (i, j) in enumerate(share[first : first + c.summed]):
-                yield f"c{i}_{j} += sums[{e}][from{number}];"
-            yield "}"
-
-
 def _stores(c: MatmulChoice) -> Iterator[str]:
-    for slice_k, share in enumerate(_shares(c)):
-        yield f"if (slice == {slice_k}u) {{" if c.slices_k > 1 else "{"
-        for i, j in share:
-            row = f"(row0 + {i // 4 * (c.tile_m // c.thread_m)}u + ty) * 4u + {i % 4}u"
+    for i in range(c.thread_m):
+        row = f"(row0 + {i // 4 * (c.tile_m // c.thread_m)}u + ty) * 4u + {i % 4}u"
+        for j in range(c.thread_n // 4):
             column = f"column0 + {j * (c.tile_n // c.thread_n)}u + tx"
             yield f"store(y_base, {row}, {column}, c{i}_{j});"
-        yield "}"

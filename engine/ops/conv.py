@@ -6,6 +6,8 @@ The result is linear in both operands, so each of the three ops has the other tw
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import ceil, prod
 from typing import Any
 
 import numpy as np
@@ -153,7 +155,9 @@ class Conv2dInputGrad(Op):
     def lower(self, node: Node, to: Lowering) -> None:
         w, out = window_of(node.attrs["image"], node.attrs), node.inputs[0].shape[3]
         shape = kernels.input_grad_shape(w, out)
-        choice = _choose(shape, to)
+        # As many of the largest phase as all have work for; several products are never split.
+        busy = max(min(2, shape.batch), ceil(prod(w.kernel) * out / shape.k))
+        choice = _choose(replace(shape, batch=busy), to)
         epilogue = epilogue_of(node.inputs[FACTORS:], node.shape, node.attrs)
         made = kernels.input_grad(w, out, shape, choice, epilogue)
         emit_product(to, made, shape, choice, node.inputs, node, epilogue)

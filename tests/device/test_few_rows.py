@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from cases import assert_close
-from device_runs import outputs, start, variant
+from device_runs import kernel_labels, outputs, start, variant
 
 from engine import ops
 from engine.compile import compile_graph
@@ -33,7 +33,7 @@ def weights(graph: Graph, rng: np.random.Generator) -> dict[str, np.ndarray]:
 
 
 def labels(graph: Graph, facts: DeviceFacts) -> list[str]:
-    return [dispatch.kernel.label for dispatch in compile_graph(graph, facts).dispatches]
+    return kernel_labels(compile_graph(graph, facts))
 
 
 @pytest.mark.parametrize("device", ["gpu", "small"])

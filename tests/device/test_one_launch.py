@@ -7,14 +7,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from cases import assert_close
-from device_runs import start, variant
+from device_runs import kernel_labels, start, variant
 
 from engine import ops
 from engine.check import check_plan
 from engine.gpu import Gpu
 from engine.graph import Graph, Node
 from engine.interpret import interpret
-from engine.kernels.merged import SEPARATOR
 from engine.optim import keep_gradients
 
 pytestmark = pytest.mark.gpu
@@ -76,8 +75,7 @@ def test_block(
     facts = variant(gpu, chosen)
     session = start(gpu, graph, feeds, facts)
     check_plan(session.plan, facts)
-    launches = [dispatch.kernel.label for dispatch in session.plan.dispatches]
-    labels = [label for launch in launches for label in launch.split(SEPARATOR)]
+    labels = kernel_labels(session.plan)
     assert MOVED.isdisjoint(labels)
     split = sum("_split" in label for label in labels)
     assert labels.count("matmul_sum_splits") <= split - 2

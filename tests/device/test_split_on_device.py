@@ -1,6 +1,6 @@
 """Launches in parts: every kernel family gives the same bits, and so does learning."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 
 import numpy as np
@@ -251,20 +251,22 @@ def steps(session: Session, optimizer: Optimizer, count: int) -> list[float]:
     return losses
 
 
-def assert_learns_alike(gpu: Gpu, plan: Plan, optimizer: Optimizer, feeds: Feeds) -> None:
-    """Losses, parameters, state and gradients of four runs are the same bits, split or not."""
-    split = in_parts(plan)
-    check_plan(split, gpu.facts)
+def assert_learn_alike(gpu: Gpu, plans: Sequence[Plan], optimizer: Optimizer, feeds: Feeds) -> None:
+    """Losses, parameters, state and gradients of four runs are the same bits by all plans."""
     results = []
-    for chosen in (plan, split):
+    for chosen in plans:
+        check_plan(chosen, gpu.facts)
         session = Session(gpu, chosen)
         session.load(feeds)
         losses = steps(session, optimizer, 4)
         results.append((losses, session.snapshot(["parameter", "state", "gradient"])))
-    (losses, want), (got_losses, got) = results
-    assert got_losses == losses and len(set(losses)) > 1
-    for name, value in want.items():
-        assert np.array_equal(got[name], value), name
+    (losses, want), *others = results
+    assert len(set(losses)) > 1
+    for got_losses, got in others:
+        assert got_losses == losses
+        for name, value in want.items():
+            assert np.array_equal(got[name], value), name
+    plan = plans[0]
     changed = [n for n in plan.names("parameter") if not np.array_equal(want[n], feeds[n])]
     assert changed == plan.names("parameter")
 
@@ -297,17 +299,26 @@ def test_updates_over_packs(name: str, gpu: Gpu, rng: np.random.Generator) -> No
     plan = compile_graph(graph, gpu.facts)
     updates = [d.kernel for d in plan.dispatches if d.kernel.label.startswith(name[:3])]
     assert updates and all(prod(kernel.grid) > 1 for kernel in updates)
-    assert_learns_alike(gpu, plan, optimizer, feeds)
+    assert_learn_alike(gpu, [plan, in_parts(plan)], optimizer, feeds)
 
 
 @pytest.mark.parametrize("chosen", ["cpu", "gpu"])
-def test_the_training_program_learns_alike(chosen: str, gpu: Gpu, rng: np.random.Generator) -> None:
+def test_the_training_program_learns_alike(
+    chosen: str, gpu: Gpu, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In parts; on a GPU, where kernels share launches, each in a launch of its own."""
     optimizer = AdamW(2e-3, weight_decay=0.01)
     graph = training_graph(optimizer, depth=1, size=32)
     image = rng.uniform(0, 1, (32, 32, 3)).astype(np.float32)
     feeds = {**initial_parameters(graph, seed=5), "image": image}
     plan = compile_graph(graph, variant(gpu, chosen))
-    assert_learns_alike(gpu, plan, optimizer, feeds)
+    if chosen == "cpu":
+        other = in_parts(plan)
+    else:
+        monkeypatch.setattr("engine.merge.MOST_PARTS", 1)
+        other = compile_graph(graph, variant(gpu, chosen))
+    assert len(other.dispatches) > len(plan.dispatches)
+    assert_learn_alike(gpu, [plan, other], optimizer, feeds)
 
 
 def test_the_search_for_numbers_that_are_not_finite_knows_parts(

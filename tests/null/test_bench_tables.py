@@ -156,6 +156,8 @@ def test_kernels_by_family() -> None:
         "cross_entropy_grad": "loss",
         "scatter_add": "embedding",
         "avg_unpool2d": "pooling",
+        "permute&matmul_sum_splits&matmul_tn_1x96x96x50": "matrix product",
+        "permute&relu": "data movement",
     }
     assert {label: family(label) for label in labels} == labels
 

@@ -46,8 +46,14 @@ def test_only_the_accelerated_contract_rounds(name: str) -> None:
     graph = workload.training(workload.full).graph
     assert not any("f16" in source for source in products(graph, "strict"))
     rounded = sum("subgroupMatrixMultiplyAccumulate" in s for s in products(graph, "accelerated"))
-    # All that is heavy, forwards and backwards: products of every layer and its attention.
+    # All that is heavy, forwards and backwards: products of every layer, and long attention.
     assert rounded > 100 if name == "smollm2" else rounded > 60
+
+
+def test_what_units_do_not_make_faster_stays_strict() -> None:
+    assert choose_matmul(1, 64, 256, 256, FACTS, "nt").variant == "tiled"
+    few = AttentionShape(9, 3, 128, 128, 64, True, 0.125)
+    assert choose_attention(attention(few, lse=False).key, FACTS).variant == "tiled"
 
 
 def test_few_rows_are_bound_by_memory_and_stay_strict() -> None:
@@ -62,13 +68,13 @@ def test_few_rows_are_bound_by_memory_and_stay_strict() -> None:
 def test_kernels_declare_what_their_choice_says(units: MatrixUnits) -> None:
     facts = replace(FACTS, matrix_units=units)
     tiles = list(matrix_tiles(units))
-    assert len(tiles) > 3
+    assert len(tiles) > 1
     for tile in tiles:
         for layout in range(4):
             shape = MatmulShape(1, 100, 90, 80, bool(layout & 1), bool(layout & 2))
             (made,) = matmul(shape, tile)
             assert shared_bytes(made.source) <= tile.shared_bytes
-    heads = AttentionShape(6, 3, 200, 300, 64, True, 0.125)
+    heads = AttentionShape(6, 3, 500, 600, 64, True, 0.125)
     for program in (attention(heads, lse=True), grad_queries(heads), grad_keys(heads)):
         choice = choose_attention(program.key, facts)
         assert choice.variant == "matrix" and choice.fits(program.key, facts)

@@ -4,16 +4,22 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given
-from test_schedule import conflict, groups_of, programs
+from test_schedule import groups_of, programs
 
 from engine import ops
 from engine.check import check_plan
-from engine.chunks import GPU_COSTS
 from engine.compile import compile_graph
 from engine.graph import Graph, Node, TensorType
 from engine.kernels.merged import SEPARATOR, Bound, common_size, merged, shared_bytes, workgroup_of
-from engine.kernels.wgsl import Kernel, bindings, entry_point, linear_grid, linear_main
-from engine.merge import MOST_WORK_NS, merge
+from engine.kernels.wgsl import (
+    F16_HEADER,
+    Kernel,
+    bindings,
+    entry_point,
+    linear_grid,
+    linear_main,
+)
+from engine.merge import merge
 from engine.optim import keep_gradients
 from engine.plan import Buffer, Dispatch
 from engine.schedule import schedule, verify_groups
@@ -58,8 +64,9 @@ def launch(kernel: Kernel, read: int, write: int) -> Dispatch:
         ((waiting(64, 900), waiting(64, 900)), True),
         ((waiting(64, 900), waiting(64, 901)), False),
         ((adding(100), Kernel("foreign", "fn main() {}", (1, 1, 1))), False),
+        ((adding(100), Kernel("f16", F16_HEADER + adding(100).source, (2, 1, 1))), False),
     ],
-    ids=["alike", "sizes", "wider", "narrower", "odd", "one memory", "two", "foreign"],
+    ids=["alike", "sizes", "wider", "narrower", "odd", "one memory", "two", "foreign", "f16"],
 )
 def test_which_kernels_fit_together(pair: tuple[Kernel, Kernel], together: bool) -> None:
     known = buffers(*["transient"] * 4)
@@ -162,16 +169,3 @@ def test_order_is_kept(program: list[Dispatch]) -> None:
 def groups_by_label(dispatches: tuple[Dispatch, ...], starts: tuple[int, ...]) -> dict[str, int]:
     numbers = groups_of(dispatches, starts)
     return {label: numbers[id(d)] for d in dispatches for label in d.kernel.label.split(SEPARATOR)}
-
-
-def test_long_launches_stay_alone() -> None:
-    """Short ones join each other, whatever stands between them."""
-    work = int(MOST_WORK_NS * GPU_COSTS.flops_per_ns)
-    program = [launch(adding(64), 0, k + 1) for k in range(5)]
-    program = [
-        replace(d, kernel=replace(d.kernel, label=str(k), flops=flops))
-        for k, (d, flops) in enumerate(zip(program, (9, work, 0, work // 2, 9), strict=True))
-    ]
-    launches, begins = merge(program, (0,), BUFFERS, GPU)
-    assert begins == (0,)
-    assert [set(d.kernel.label.split(SEPARATOR)) for d in launches] == [set("0234"), {"1"}]

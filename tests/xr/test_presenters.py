@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from app.xr.driver import XrError
+from app.xr.openxr import presenters
+from app.xr.openxr.presenter_shared import SharedPresenter
 from app.xr.openxr.shared_fences import KINDS
 from app.xr.openxr.shared_images import MEMORY_FEATURE, check_shareable
 from app.xr.openxr.vulkan_device import SHARING_EXTENSIONS
+from app.xr.presenter import PresenterChoice
 from tests.xr.monado import NULL_COMPOSITOR, SIMULATED, HeadsetProgram, Monado
 
 Start = Callable[..., Monado]
@@ -36,7 +40,7 @@ def test_shared_images_are_the_hosts(monado: Start, launch: Launch) -> None:
     assert lost["after"] == lost["before"] and refused["after"] == refused["before"]
     name, note = refused["told"]
     assert name == "host" and note.endswith("no such memory")
-    assert refused["auto"] == "host"  # on a CPU device
+    assert refused["auto"] == "host"
 
 
 def test_a_headset_shows_shared_images(monado: Start, launch: Launch) -> None:
@@ -104,3 +108,46 @@ def test_why_images_cannot_be_shared(
     with pytest.raises(XrError, match=reason) as refused:
         check_shareable(gpu, vulkan)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("choice", "imports", "is_cpu", "shares", "name", "reason", "closed"),
+    [
+        ("auto", True, False, True, "host", "cost less than sharing", []),
+        ("auto", False, False, True, "shared", "shared with the headset", ["host"]),
+        ("auto", False, True, True, "host", "a CPU device waits", ["host"]),
+        ("auto", False, False, False, "host", "no memory to share", ["host"]),
+        ("shared", True, True, True, "shared", "shared with the headset", []),
+        ("shared", True, False, False, "host", "no memory to share", []),
+        ("host", False, False, True, "host", "the host's memory", []),
+    ],
+)
+def test_which_presenter(
+    choice: PresenterChoice,
+    imports: bool,
+    is_cpu: bool,
+    shares: bool,
+    name: str,
+    reason: str,
+    closed: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What costs less on the device at hand, and a line that says why."""
+    left: list[str] = []
+
+    def host(*parts: Any, note: str = "eye images go through the host's memory") -> Any:
+        close = partial(left.append, "host")
+        return SimpleNamespace(name="host", note=note, imports=imports, close=close)
+
+    def shared(*parts: Any) -> Any:
+        if not shares:
+            raise XrError("no memory to share")
+        return SimpleNamespace(name="shared", note=SharedPresenter.note)
+
+    monkeypatch.setattr(presenters, "HostPresenter", host)
+    monkeypatch.setattr(presenters, "SharedPresenter", shared)
+    gpu: Any = SimpleNamespace(facts=SimpleNamespace(is_cpu=is_cpu))
+    unused: Any = None
+    made = presenters.make_presenter(choice, gpu, unused, unused, unused)
+    assert made.name == name and reason in made.note and "\n" not in made.note
+    assert left == closed

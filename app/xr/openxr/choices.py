@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 from app.xr.driver import XrError
 
-GRAPHICS = ("XR_KHR_vulkan_enable2", "XR_KHR_vulkan_enable")
+GRAPHICS: tuple[str, ...] = ("XR_KHR_vulkan_enable2", "XR_KHR_vulkan_enable")
 """Ways to a Vulkan session; the first one offered is taken."""
 
 CLOCKS = ("XR_KHR_convert_timespec_time", "XR_KHR_win32_convert_performance_counter_time")

@@ -15,6 +15,9 @@ from engine.gpu import Gpu
 if TYPE_CHECKING:
     import wgpu
 
+THROUGH_HOST = "eye images go through the host's memory"
+READ_IN_PLACE = "the headset's device reads them there, measured to cost less than sharing them"
+
 
 def make_presenter(
     choice: PresenterChoice,
@@ -30,6 +33,11 @@ def make_presenter(
     parts = (gpu, eyes, vulkan, swapchain)
     if choice == "host":
         return HostPresenter(*parts)
+    if choice == "auto":
+        host = HostPresenter(*parts, note=f"{THROUGH_HOST}: {READ_IN_PLACE}")
+        if host.imports:
+            return host
+        host.close()
     try:
         if choice == "auto" and gpu.facts.is_cpu:
             raise XrError("a CPU device waits for the work before it hands a fence over")
@@ -37,4 +45,4 @@ def make_presenter(
     except XrLost:
         raise
     except XrError as error:
-        return HostPresenter(*parts, note=f"eye images go through the host's memory: {error}")
+        return HostPresenter(*parts, note=f"{THROUGH_HOST}: {error}")
