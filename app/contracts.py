@@ -6,16 +6,24 @@ from collections.abc import Callable
 
 from engine.gpu import Gpu
 from engine.implementations import Choice
+from engine.matrix_check import units_are_right
 from engine.specialize import Contract
 
 
 def open_for(choice: Choice, contract: Contract, say: Callable[[str], None]) -> Gpu:
     """The device for programs under a contract.
 
-    Where it has no matrix units that help, one line tells that products stay strict. Raises
-    GpuError when there is no device.
+    Where it has no matrix units that help, or wrong ones, one line tells that products stay strict.
+    Raises GpuError when there is no device.
     """
     gpu = Gpu.open(choice, matrix_units=contract == "accelerated")
+    if gpu.contract == "accelerated" and not units_are_right(gpu):
+        gpu.contract = "strict"
+        say(
+            f"--contract {contract}: the matrix units of {gpu.name} give wrong results through "
+            f"{gpu.implementation}; computing in strict f32"
+        )
+        return gpu
     tell(gpu, contract, say)
     return gpu
 

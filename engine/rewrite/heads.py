@@ -56,21 +56,6 @@ def packed_attention(terms: Terms, attention: Term) -> dict[Term, Term] | None:
     return {user: terms.make("reshape", [result], shape=user.shape) for user in back}
 
 
-def only_value(terms: Terms, attention: Term) -> dict[Term, Term] | None:
-    """Attention over one key: the softmax of one score is 1, so every query gets the value.
-
-    None where the log-sum-exp of the scores is read too.
-    """
-    value = attention.inputs[2]
-    (heads, queries, width), (kv_heads, keys, _) = attention.shape, value.shape
-    if keys > 1 or not _replaceable(attention):
-        return None
-    if heads * queries > kv_heads:
-        shape, strides = (kv_heads, heads // kv_heads, queries, width), (width, 0, 0, 1)
-        value = terms.make("strided", [value], shape=shape, strides=strides, start=0)
-    return _instead(terms, attention, terms.make("reshape", [value], shape=attention.shape))
-
-
 def _replaceable(attention: Term) -> bool:
     """Whether only its result is read, by other terms."""
     return not attention.pins and all(user.op != EXTRA for user in attention.users)

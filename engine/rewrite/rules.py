@@ -34,7 +34,7 @@ from engine.rewrite.builders import (
 )
 from engine.rewrite.cached import decoded_heads, written_heads
 from engine.rewrite.fusion import PRODUCTS
-from engine.rewrite.heads import joined_and_turned, only_value, packed_attention, turned_as_read
+from engine.rewrite.heads import joined_and_turned, packed_attention, turned_as_read
 from engine.rewrite.moves import MOVES
 from engine.rewrite.packing import packed_gates, packed_siblings
 from engine.rewrite.prologue import computed_rows
@@ -148,14 +148,6 @@ def table() -> tuple[Rule, ...]:
         ),
         Rule("transposed operand", _either(op("matmul"), op("permute")), transposed_operand),
         Rule("transposed product", (op("permute", at={0: op("matmul")}),), transposed_result),
-        Rule(
-            "attention of one key",
-            (op("attention"),),
-            only_value,
-            strict=True,
-            local=False,
-            stage=-1,
-        ),
         Rule(
             "attention by column",
             (op("attention"),),

@@ -87,12 +87,6 @@ def self_attention(graph: Graph, between: int = 0, width: int = 4) -> Node:
     return by_token(ops.attention(q, k, by_head(after[2], 2), causal=True))
 
 
-def one_key(graph: Graph, *, queries: int, heads: int) -> Node:
-    """Attention of `heads` query heads over one key of two heads."""
-    k, v = (by_head(source(graph, 1, 8), 2) for _ in range(2))
-    return ops.attention(by_head(source(graph, queries, 4 * heads), heads), k, v)
-
-
 def normed(graph: Graph, rows: int) -> Node:
     return ops.rms_norm(source(graph, rows, 64), source(graph, 64), eps=1e-2)
 
@@ -220,20 +214,12 @@ APPLIES: dict[str, list[Build]] = {
             ops.matmul(source(g, 3, 5), source(g, 4, 3), transpose_a=True, transpose_b=True), (1, 0)
         ),
     ],
-    "attention of one key": [
-        lambda g: ops.gelu(
-            ops.attention(*(by_head(source(g, 1, 8), 2) for _ in range(3)), causal=True)
-        ),
-        lambda g: ops.softmax(by_token(one_key(g, queries=1, heads=6))),
-        lambda g: by_token(one_key(g, queries=3, heads=4)),
-    ],
     "computed rows": [
         lambda g: ops.linear(normed(g, 1), source(g, 6, 64)),
         lambda g: ops.add(
             ops.linear(x := normed(g, 4), source(g, 6, 64)), gate_and_up(g, (0, 1), x=x)
         ),
         lambda g: ops.gelu(ops.linear(normed(g, 2), source(g, 6, 64), source(g, 6))),
-        lambda g: ops.linear(by_token(one_key(g, queries=1, heads=6)), source(g, 5, 24)),
     ],
     "written heads": [decoded, lambda g: decoded(g, turned=False)],
     "decoded heads": [decoded],
@@ -316,14 +302,6 @@ MUST_NOT: dict[str, list[Build]] = {
         lambda g: ops.permute(ops.matmul(source(g, 2, 5, 3), source(g, 2, 3, 4)), (1, 0, 2)),
         lambda g: ops.permute(
             used_twice(g, ops.matmul(source(g, 9, 30), source(g, 30, 9))), (1, 0)
-        ),
-    ],
-    # Two keys; the log-sum-exp is read.
-    "attention of one key": [
-        lambda g: by_token(ops.attention(*(by_head(source(g, 2, 8), 2) for _ in range(3)))),
-        lambda g: ops.add(
-            y := one_key(g, queries=1, heads=2),
-            ops.stop_gradient(ops.reshape(ops.extra(y, 0), (2, 1, 1))),
         ),
     ],
     # Too many rows, another reader, a matrix [k, n], rows as the matrix.
