@@ -161,7 +161,7 @@ def _preview(choice: Choice) -> tuple[list[Line], bool]:
         from engine.gpu import Gpu
 
         gpu = Gpu.open(choice)
-        lines = [Line("device", f"{gpu.name}, through {gpu.library.version}")]
+        lines = [Line("device", f"{gpu.name}, through {gpu.backend.version}")]
         error = smoke_error(gpu)
     except Exception as fault:
         return [Line("verdict", f"the preview cannot run: {first_line(fault)}", wrong=True)], False

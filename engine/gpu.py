@@ -94,7 +94,7 @@ class Gpu:
     def __init__(
         self, library: Implementation, adapter: wgpu.GPUAdapter, device: wgpu.GPUDevice
     ) -> None:
-        self.library, self.api = library, library.api
+        self.backend, self.api = library, library.api
         self.adapter, self.device, self.queue = adapter, device, device.queue
         self.facts = _facts(library, adapter, device)
         self.contract: Contract = "strict"
@@ -143,7 +143,7 @@ class Gpu:
     @property
     def implementation(self) -> Name:
         """Which library this is."""
-        return self.library.name
+        return self.backend.name
 
     @property
     def name(self) -> str:
@@ -158,12 +158,12 @@ class Gpu:
     @property
     def timestamp_period_ns(self) -> float:
         """Nanoseconds of one unit of a resolved timestamp; 1 where the library normalises them."""
-        return self.library.timestamp_period_ns(self.queue)
+        return self.backend.timestamp_period_ns(self.queue)
 
     @property
     def stamps_inside_passes(self) -> bool:
         """Whether `stamp` can be used."""
-        return self.library.stamp_feature in self.device.features
+        return self.backend.stamp_feature in self.device.features
 
     # Creation counting
 
@@ -288,7 +288,7 @@ class Gpu:
 
     def poll(self) -> int:
         """Look for completions without waiting; the newest completed serial."""
-        self.library.poll(self.device)
+        self.backend.poll(self.device)
         return self._completed
 
     def wait(self, timeout_s: float = 120.0) -> None:

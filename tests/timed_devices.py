@@ -46,5 +46,5 @@ class Spin:
 def device_with(gpu: Gpu, features: list[str]) -> Gpu:
     """Another device of the same adapter that has only these features."""
     # Dawn gives one device for each adapter object.
-    adapter = find_adapter(gpu.library, os.environ.get(ADAPTER_VARIABLE, ""))
-    return Gpu(gpu.library, adapter, gpu.library.request_device(adapter, features, {}))
+    adapter = find_adapter(gpu.backend, os.environ.get(ADAPTER_VARIABLE, ""))
+    return Gpu(gpu.backend, adapter, gpu.backend.request_device(adapter, features, {}))

@@ -47,7 +47,7 @@ class EngineRunner:
         """Adapter and driver."""
         return Framework(
             "engine",
-            self.gpu.library.version,
+            self.gpu.backend.version,
             self.gpu.name,
             self.gpu.driver,
             precision={

@@ -98,7 +98,7 @@ def matrix_units(product: Product) -> Kernel:
         f"let column0 = workgroup.x * {c.tile_n}u;",
         *_place_of_subgroup(c),
         *product.bases("workgroup.z" if c.split_k == 1 else "0u", "workgroup.z"),
-        *_range(product),
+        *product.part_of_k(),
         *(f"var {name} = {_result(c)}();" for name in _accumulators(c)),
         *(f"var {register} = vec4<f32>();" for block in blocks for register in block.registers),
         *initial("ab"),
@@ -148,19 +148,6 @@ def _place_of_subgroup(c: MatmulChoice) -> Iterator[str]:
     yield f"let slice = subgroup / {parts}u * {c.units.k}u;"
     yield f"let row = subgroup % {parts}u / {across}u * {c.thread_m}u;"
     yield f"let column = subgroup % {across}u * {c.thread_n}u;"
-
-
-def _range(product: Product) -> list[str]:
-    """`first` and `last`: the steps along k of this workgroup."""
-    c = product.choice
-    if c.split_k == 1:
-        return [f"let first = 0u; let last = {product.steps(c.tile_k)};"]
-    steps = ceil(product.shape.k / c.tile_k)
-    share = ceil(steps / c.split_k)
-    return [
-        f"let first = workgroup.z * {share}u;",
-        f"let last = min(first + {share}u, {steps}u);",
-    ]
 
 
 def _result(c: MatmulChoice) -> str:

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from engine.kernels.wgsl import strided_index
-
 Guard = Literal["", "clamp", "zero"]
 """Along one axis: cannot be out of bounds, any finite value will do there, or zero is needed."""
 
@@ -146,44 +144,6 @@ class Dense:
     def locate(self) -> list[str]:
         """See Writer."""
         return [f"let at = base + row * {self._row}u;"]
-
-
-@dataclass(frozen=True)
-class Viewed:
-    """One matrix [rows, columns]: a strided read of `shape` from `start`, seen as a matrix."""
-
-    rows: int
-    columns: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    start: int
-
-    @property
-    def _wide(self) -> bool:
-        *outer, inner = self.strides
-        apart = [self.columns, self.shape[-1], self.start, *outer]
-        return inner == 1 and all(extent % 4 == 0 for extent in apart)
-
-    @property
-    def element(self) -> str:
-        """See Reader."""
-        return "vec4<f32>" if self._wide else "f32"
-
-    def base(self, batch: str) -> str:
-        """See Reader; there is one batch."""
-        return "0u"
-
-    def load(self, name: str, row_guard: Guard, column_guard: Guard) -> str:
-        """See Reader."""
-        scale = 4 if self._wide else 1
-        extents = [*self.shape[:-1], self.shape[-1] // scale]
-        steps = [*(stride // scale for stride in self.strides[:-1]), self.strides[-1]]
-        lines = [
-            f"let i = r * {self.columns // scale}u + c;",
-            f"let at = {strided_index('i', extents, steps, self.start // scale)};",
-        ]
-        shape, guards = (self.rows, self.columns), (row_guard, column_guard)
-        return gather(name, shape, guards, lines, wide=self._wide)
 
 
 @dataclass(frozen=True)

@@ -136,6 +136,18 @@ class Product:
             return f"(depth(a_base) + {tile_k - 1}u) / {tile_k}u"
         return f"{ceil(self.shape.k / tile_k)}u"
 
+    def part_of_k(self) -> list[str]:
+        """`first` and `last`: the steps along k of a workgroup."""
+        c = self.choice
+        if c.split_k == 1:
+            return [f"let first = 0u; let last = {self.steps(c.tile_k)};"]
+        steps = ceil(self.shape.k / c.tile_k)
+        share = ceil(steps / c.split_k)
+        return [
+            f"let first = workgroup.z * {share}u;",
+            f"let last = min(first + {share}u, {steps}u);",
+        ]
+
     def bases(self, batch: str, slice_of_y: str) -> list[str]:
         """What the loaders and the store need to know of a batch number."""
         return [

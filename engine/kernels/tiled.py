@@ -98,7 +98,7 @@ def tiled(product: Product) -> Kernel:
         f"let tx = t % {across}u; let ty = t / {across}u;",
         *product.bases("workgroup.z" if c.split_k == 1 else "0u", "workgroup.z"),
         *accumulators(c.thread_m, c.thread_n),
-        *_range(product),
+        *product.part_of_k(),
         *(f"var p{r}_{e} = vec4<f32>();" for r in range(registers) for e in range(4)),
         *_fetch("first", blocks, c),
         "for (var step = first; step < last; step++) {",
@@ -134,19 +134,6 @@ def _blocks(product: Product) -> tuple[_Block, _Block]:
         for name, origin, extent, thread, along_k in sides
     )
     return a, b
-
-
-def _range(product: Product) -> list[str]:
-    """`first` and `last`: the steps along k of this workgroup."""
-    c = product.choice
-    if c.split_k == 1:
-        return [f"let first = 0u; let last = {product.steps(c.tile_k)};"]
-    steps = ceil(product.shape.k / c.tile_k)
-    share = ceil(steps / c.split_k)
-    return [
-        f"let first = workgroup.z * {share}u;",
-        f"let last = min(first + {share}u, {steps}u);",
-    ]
 
 
 def _each_task(

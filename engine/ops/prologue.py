@@ -1,7 +1,7 @@
 """Products of few rows that compute the rows themselves as they read them; made by rewriting.
 
 With few rows a launch costs more than what it does. So a product of at most GEMV_ROWS rows can
-normalise them, read them where a move would take them from, or merge attention's slices.
+normalise them, or merge attention's slices.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from engine.graph import Node, TensorType
 from engine.kernels.decode_attention import MERGING, MergedRow
 from engine.kernels.matmul import matmul as matmul_kernels
-from engine.kernels.operands import Viewed, element
+from engine.kernels.operands import element
 from engine.kernels.product import Access, RowNorm
 from engine.lower import Lowering, Operand
 from engine.op import Array, Attrs, Op, Sample, definition, register, require
@@ -23,7 +23,7 @@ from engine.specialize import GEMV_ROWS, choose_for_rows
 
 PRODUCTS = ("matmul", "packed_matmul", "gated_matmul")
 """Ops whose rows may be computed."""
-ROWS = ("rms_norm", "strided", "decode_attention")
+ROWS = ("rms_norm", "decode_attention")
 """Ops that may compute them; of the last one, that merges the slices."""
 
 
@@ -75,10 +75,6 @@ class Prologue(Op):
         steps: Any = (("add", {}, (0, 1)), ("add", {}, (2, 3)))
         epilogue = ("matmul", {**PLAIN[1], "epilogue": steps})
         yield _sample(((2, 20), (20,)), norm, (7, 20), epilogue, (7,), (2, 7))
-        for width in (3, 4):
-            read = {"shape": (2, 3, 1, width), "strides": (width, 0, 0, 1), "start": 4}
-            x = (1, 2 * width + 4)
-            yield _sample((x,), ("strided", read), (9, 6 * width), epilogue, (9,), (1, 9))
         for keys in (70, 1100):
             how = {"heads": 4, "start": 8, "scale": 0.3}
             given = ((1, 40), (2, keys, 8), (2, keys, 8), (1,), (keys, 4), (keys, 4))
@@ -102,16 +98,12 @@ def _reading(
     access: Access, made: str, how: Attrs, rows: TensorType, given: Sequence[Node], to: Lowering
 ) -> tuple[Access, list[Operand]]:
     """How a product's kernel reads its rows, and what it binds for them."""
-    m, k = rows.shape
     if made == "rms_norm":
-        further = (("g", element(k)),) if len(given) > 1 else ()
+        further = (("g", element(rows.shape[1])),) if len(given) > 1 else ()
         norm, name = RowNorm(how["eps"], weighted=len(given) > 1), f"normed_{access.name}"
         return replace(access, name=name, norm=norm, further=further), [*given]
-    if made == "decode_attention":
-        shape, operands = lower_slices(given, how, to)
-        return replace(access, a=MergedRow(shape), further=MERGING), operands
-    view = Viewed(m, k, tuple(how["shape"]), tuple(how["strides"]), how["start"])
-    return replace(access, a=view), [*given]
+    shape, operands = lower_slices(given, how, to)
+    return replace(access, a=MergedRow(shape), further=MERGING), operands
 
 
 def _sample(

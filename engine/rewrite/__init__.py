@@ -39,7 +39,7 @@ def rewrite_traced(
     if not updates_are_last(graph):
         return graph, []
     terms, rules = Terms.of(graph, facts or DeviceFacts()), table()
-    before = apply_rules(terms, [rule for rule in rules if rule.stage <= 0])
+    before = apply_rules(terms, _first(rules))
     if engine == "egraph":
         from engine.rewrite.saturation import saturate
 
@@ -64,12 +64,12 @@ def rewrite_forward(loss: Node) -> Node:
     forward = Graph()
     forward.nodes, forward.outputs = graph.nodes, {**graph.outputs, "": loss}
     terms = Terms.of(forward, DeviceFacts())
-    if graph.effects or not apply_rules(terms, _before_gradients(table())):
+    if graph.effects or not apply_rules(terms, _first(table())):
         return loss
     new = terms.appended_to(graph)
     graph.outputs |= {name: new[terms.outputs[name]] for name in graph.outputs}
     return new[terms.outputs[""]]
 
 
-def _before_gradients(rules: Iterable[Rule]) -> list[Rule]:
+def _first(rules: Iterable[Rule]) -> list[Rule]:
     return [rule for rule in rules if rule.stage == 0]

@@ -89,8 +89,7 @@ class Rule:
     local: bool = True
     stage: int = 1
     """Rules of later stages are applied where those of earlier ones no longer are, since they hide
-    ops that those look for. What rules of stage 0 build is differentiable, so that they may go
-    before gradients are taken; those of earlier stages go before all others and after gradients.
+    ops that those look for. What rules of stage 0 build is differentiable.
     """
 
 

@@ -90,7 +90,7 @@ def test_missing_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_wrong_numbers_fail(monkeypatch: pytest.MonkeyPatch, error: float) -> None:
     class Wrong:
         name, driver = "Some GPU (DiscreteGPU) via Vulkan", "driver 1.2"
-        library = SimpleNamespace(version="some library 3")
+        backend = SimpleNamespace(version="some library 3")
 
     monkeypatch.setattr("engine.gpu.Gpu.open", lambda choice: Wrong())
     monkeypatch.setattr(doctor, "smoke_error", lambda gpu: error)

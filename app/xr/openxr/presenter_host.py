@@ -11,7 +11,6 @@ yet shows the image before, with the pose that this one was rendered for.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from app.xr.driver import XrError
 from app.xr.openxr.host_buffer import HostBuffer, ImportedBuffer
+from app.xr.openxr.newest import NewestImage
 from app.xr.openxr.uploader import TEXEL_BYTES, Swapchain, Upload, Uploader, check_eyes
 from app.xr.openxr.vulkan_device import VulkanDevice
 from engine.gpu import Gpu
@@ -31,7 +31,6 @@ SLOTS = 3
 """Images on their way at once: one being rendered, one arriving, one being shown."""
 
 ROW_ALIGNMENT = 256  # WebGPU's, for copies from textures
-SMOOTHING = 0.1
 
 
 class _Slot:
@@ -101,7 +100,7 @@ class _Slot:
         self.readback.unmap()
 
 
-class HostPresenter:
+class HostPresenter(NewestImage[_Slot]):
     """A `Presenter` of `eyes` (rgba8unorm-srgb, both eyes side by side) into `swapchain`.
 
     `imports`: use the readback's pages where the session's device can. Everything is created here;
@@ -122,8 +121,9 @@ class HostPresenter:
     ) -> None:
         check_eyes(eyes, swapchain)
         width, height = swapchain.size
+        super().__init__(swapchain)
         self.note = note
-        self._gpu, self._swapchain = gpu, swapchain
+        self._gpu = gpu
         self._source = {"texture": eyes}
         self._size = (width, height, 1)
         self._row_bytes = -(-width * TEXEL_BYTES // ROW_ALIGNMENT) * ROW_ALIGNMENT
@@ -131,11 +131,6 @@ class HostPresenter:
         self._slots = [
             _Slot(gpu, vulkan, self._uploader, self._row_bytes, height) for _ in range(SLOTS)
         ]
-        self._recorded: _Slot | None = None
-        self._shown = 0
-        self._cost_ns = 0.0
-        self.skipped = 0
-        """Frames whose images were not copied because all slots were on their way."""
         self.imports = imports and vulkan.import_alignment > 0 and self._import_pages()
         """Whether images are uploaded from the readback's pages."""
         if not self.imports:
@@ -179,33 +174,18 @@ class HostPresenter:
             if slot.frame_id == frame_id
         )
 
-    def present(self) -> int:
-        """Put the newest arrived image into the swapchain; the frame that the swapchain shows.
+    def _arrived(self, slot: _Slot) -> bool:
+        return slot.readback.arrived
 
-        Raises `XrLost` when the compositor or the session's device is gone.
-        """
-        arrived = [slot for slot in self._slots if slot.readback.arrived]
-        if not arrived:
-            return self._shown
-        begin_ns = time.perf_counter_ns()
-        newest = max(arrived, key=lambda slot: slot.frame_id)
-        for slot in arrived:
-            if slot is not newest:
-                slot.readback.discard()
-        image = newest.readback.map()
+    def _discard(self, slot: _Slot) -> None:
+        slot.readback.discard()
+
+    def _put(self, slot: _Slot) -> bool:
+        image = slot.readback.map()
         if image is None:
-            return self._shown
-        newest.upload(image, self._swapchain.acquire())
-        self._swapchain.release()
-        self._shown = newest.frame_id
-        took_ns = time.perf_counter_ns() - begin_ns
-        self._cost_ns += (took_ns - self._cost_ns) * (SMOOTHING if self._cost_ns else 1.0)
-        return self._shown
-
-    @property
-    def cost_ns(self) -> int:
-        """What `present` takes of late, nanoseconds."""
-        return round(self._cost_ns)
+            return False
+        slot.upload(image, self._swapchain.acquire())
+        return True
 
     @property
     def host_bytes(self) -> int:

@@ -11,11 +11,11 @@ whose image is not there yet shows the image before, with the pose that this one
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from app.xr.driver import XrError
+from app.xr.openxr.newest import NewestImage
 from app.xr.openxr.shared_fences import Fence, FenceKind, SharedFences
 from app.xr.openxr.shared_images import Access, SharedImage, check_shareable
 from app.xr.openxr.uploader import (
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 SLOTS = 3
 """Images on their way at once: one being rendered, one finished, one being shown."""
 
-SMOOTHING = 0.1
 SOURCE = vk.VK_IMAGE_LAYOUT_TRANSFER_SRC_OPTIMAL
 
 
@@ -117,7 +116,7 @@ class _Slot:
         self.fences.close()
 
 
-class SharedPresenter:
+class SharedPresenter(NewestImage[_Slot]):
     """A `Presenter` of `eyes` (rgba8unorm-srgb, both eyes side by side) into `swapchain`.
 
     Everything is created here, but for the handles of fences; waits for `gpu` once. Raises
@@ -132,15 +131,10 @@ class SharedPresenter:
     ) -> None:
         check_eyes(eyes, swapchain)
         self._kind = check_shareable(gpu, vulkan)
-        self._gpu, self._vulkan, self._swapchain = gpu, vulkan, swapchain
+        super().__init__(swapchain)
+        self._gpu, self._vulkan = gpu, vulkan
         self._source = {"texture": eyes}
         self._size = (*swapchain.size, 1)
-        self._recorded: _Slot | None = None
-        self._shown = 0
-        self._cost_ns = 0.0
-        self.skipped = 0
-        """Frames whose images were not copied because all images were on their way."""
-        self._slots: list[_Slot] = []
         self._uploader = Uploader(vulkan, swapchain)
         try:
             self._make_slots()
@@ -191,36 +185,18 @@ class SharedPresenter:
     def ready(self, frame_id: int) -> bool:
         """Whether the frame's image is finished, or never will be; as of the last `Gpu.poll`."""
         return frame_id <= self._shown or all(
-            self._finished(slot) for slot in self._slots if slot.frame_id == frame_id
+            self._arrived(slot) for slot in self._slots if slot.frame_id == frame_id
         )
 
-    def _finished(self, slot: _Slot) -> bool:
+    def _arrived(self, slot: _Slot) -> bool:
         return slot.serial is not None and slot.serial <= self._gpu.completed
 
-    def present(self) -> int:
-        """Put the newest finished image into the swapchain; the frame that the swapchain shows.
+    def _discard(self, slot: _Slot) -> None:
+        slot.discard()
 
-        Raises `XrLost` when the compositor or the session's device is gone.
-        """
-        finished = [slot for slot in self._slots if self._finished(slot)]
-        if not finished:
-            return self._shown
-        begin_ns = time.perf_counter_ns()
-        newest = max(finished, key=lambda slot: slot.frame_id)
-        for slot in finished:
-            if slot is not newest:
-                slot.discard()
-        newest.copy(self._swapchain.acquire())
-        self._swapchain.release()
-        self._shown = newest.frame_id
-        took_ns = time.perf_counter_ns() - begin_ns
-        self._cost_ns += (took_ns - self._cost_ns) * (SMOOTHING if self._cost_ns else 1.0)
-        return self._shown
-
-    @property
-    def cost_ns(self) -> int:
-        """What `present` takes of late, nanoseconds."""
-        return round(self._cost_ns)
+    def _put(self, slot: _Slot) -> bool:
+        slot.copy(self._swapchain.acquire())
+        return True
 
     @property
     def host_bytes(self) -> int:
