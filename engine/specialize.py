@@ -123,7 +123,7 @@ class MatmulChoice:
         if self.units:
             rows = max(self.tile_m, self.tile_k) + max(self.tile_n, self.tile_k)
             staged = 2 * (self.tile_k * (self.tile_m + self.tile_n) + F16_PAD * rows)
-            return staged + 8 + 4 * self.lanes * self.slices_k * self.units.m * self.thread_n
+            return staged + 32 + 4 * self.lanes * self.slices_k * self.units.m * self.thread_n
         return 4 * self.tile_k * (self.tile_m + self.tile_n + 2 * self.skew)
 
     def fits(self, facts: DeviceFacts) -> bool:

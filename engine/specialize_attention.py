@@ -77,7 +77,7 @@ class AttentionChoice:
         staged = 4 * max(self.rows, self.columns) * (width + F16_PAD)
         scores = 4 * owned * self.rows * (self.columns + 4)
         weights = 2 * self.rows * (self.columns + F16_PAD)
-        return staged + scores + weights + 16 * self.workgroup + 4 * self.rows + 64
+        return staged + scores + weights + 16 * self.workgroup + 4 * self.rows + 128
 
     def fits(self, key: StreamKey, facts: DeviceFacts) -> bool:
         """Whether the device has the invocations and the shared memory; kept rows have whole

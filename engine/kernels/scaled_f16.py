@@ -15,15 +15,19 @@ LEAST_LEVEL = 15
 
 
 def declare(names: Sequence[str]) -> str:
-    """WGSL of the peaks in shared memory."""
-    return "".join(f"var<workgroup> peak_{name}: atomic<u32>;\n" for name in names)
+    """WGSL of the peaks in shared memory.
+
+    Each fills 16 bytes: drivers place variables one after another, and matrix units read and write
+    garbage where a row of an array does not begin at a multiple of that (measured on an H200).
+    """
+    return "".join(f"var<workgroup> peak_{name}: array<atomic<u32>, 4>;\n" for name in names)
 
 
 def initial(names: Sequence[str]) -> Iterator[str]:
     """Levels and peaks before anything is known."""
     yield from (f"var level_{name} = {LEAST_LEVEL}u;" for name in names)
     # Of all shared memory only this must be zero: a device may leave out to clear the rest.
-    yield f"if (t == 0u) {{ {' '.join(f'atomicStore(&peak_{name}, 0u);' for name in names)} }}"
+    yield f"if (t == 0u) {{ {' '.join(f'atomicStore(&peak_{name}[0], 0u);' for name in names)} }}"
     yield "workgroupBarrier();"
 
 
@@ -33,13 +37,13 @@ def publish(name: str, vectors: Sequence[str], subgroup_size: int) -> Iterator[s
     # As integers, so that infinities and NaN count as large.
     yield from (f"bits = max(bits, bitcast<vec4<u32>>(abs({v})));" for v in vectors)
     yield "let most = subgroupMax(max(max(bits.x, bits.y), max(bits.z, bits.w)));"
-    yield f"if (t % {subgroup_size}u == 0u) {{ atomicMax(&peak_{name}, most); }} }}"
+    yield f"if (t % {subgroup_size}u == 0u) {{ atomicMax(&peak_{name}[0], most); }} }}"
 
 
 def rise(names: Sequence[str], accumulators: Sequence[str]) -> Iterator[str]:
     """Take the published peaks as levels, for accumulators of products of the named values."""
     for name in names:
-        yield f"let now_{name} = max(atomicLoad(&peak_{name}) >> 23u, {LEAST_LEVEL}u);"
+        yield f"let now_{name} = max(atomicLoad(&peak_{name}[0]) >> 23u, {LEAST_LEVEL}u);"
     changed = " || ".join(f"now_{name} != level_{name}" for name in names)
     risen = " + ".join(f"now_{name} - level_{name}" for name in names)
     if accumulators:

@@ -68,7 +68,7 @@ class _Units(Tiled):
         if self.s.softmax:
             text += f"var<workgroup> partial: array<vec4<f32>, {c.workgroup}>;\n"
             text += f"var<workgroup> factors: array<f32, {c.rows}>;\n"
-            text += "var<workgroup> raised: u32;\n"
+            text += "var<workgroup> raised: vec4<u32>;\n"
         return text
 
     def lines(self) -> list[str]:
@@ -80,7 +80,7 @@ class _Units(Tiled):
             *self._places(),
             f"let mine_m = t / {self.units.subgroup_size}u * {self.units.m}u;",
             *own_rows(s, f"row0 + ty + vec4<u32>({below})"),
-            *(["if (t == 0u) { raised = 0u; }"] if s.softmax else []),
+            *(["if (t == 0u) { raised.x = 0u; }"] if s.softmax else []),
             *initial(names),
             *self._keep_owned(),
         ]
@@ -203,7 +203,7 @@ class _Units(Tiled):
         yield from (f"let w{c} = exp2(s{c} - high);" for c in range(self.each))
         total = " + ".join(f"w{c}" for c in range(self.each))
         yield f"total = total * fade + ({total});"
-        yield "if (any(raise)) { raised = turn + 1u; }"
+        yield "if (any(raise)) { raised.x = turn + 1u; }"
         yield from self._share_factors("fade")
 
     def _share_factors(self, value: str) -> Iterator[str]:
@@ -245,7 +245,7 @@ class _Units(Tiled):
                 yield f"weight_tile[{at} + tx + {c * self.choice.lanes}u] = h.{lane};"
             yield "}"
         if self.s.softmax:
-            yield "if (workgroupUniformLoad(&raised) == turn + 1u) {"
+            yield "if (workgroupUniformLoad(&raised).x == turn + 1u) {"
             yield from self._through_memory(sums)
             yield "}"
         else:

@@ -27,11 +27,15 @@ FACTS = DeviceFacts(
 
 
 def shared_bytes(source: str) -> int:
-    """Of all workgroup variables that a shader declares."""
-    sizes = {"f16": 2, "f32": 4, "u32": 4, "vec4<f32>": 16}
-    total = 4 * len(re.findall(r"var<workgroup> \w+: (?:atomic<u32>|u32);", source))
-    for kind, count in re.findall(r"var<workgroup> \w+: array<(\S+), (\d+)>;", source):
-        total += sizes[kind] * int(count)
+    """Of all workgroup variables that a shader declares, each of whole 16 bytes."""
+    sizes = {"f16": 2, "f32": 4, "atomic<u32>": 4, "vec4<f32>": 16}
+    total = 0
+    for name, kind in re.findall(r"var<workgroup> (\w+): ([^;]+);", source):
+        array = re.fullmatch(r"array<(\S+), (\d+)>", kind)
+        nbytes = sizes[array[1]] * int(array[2]) if array else {"vec4<u32>": 16}[kind]
+        # Variables lie one after another, and units want rows to begin at multiples of 16.
+        assert nbytes % 16 == 0, f"{name}: {kind}"
+        total += nbytes
     return total
 
 
