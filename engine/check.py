@@ -105,8 +105,8 @@ def _check_dispatch(plan: Plan, dispatch: Dispatch, facts: DeviceFacts) -> None:
     bound = [*dispatch.reads, *dispatch.writes]
     _require(len(bound) <= facts.max_storage_buffers, f"binds {len(bound)} ranges")
     _require(all(1 <= n <= 65535 for n in dispatch.kernel.grid), "has an impossible grid")
-    _check_declarations(dispatch)
     spans = [_binding_span(plan, ids, facts) for ids in bound]
+    _check_declarations(plan, dispatch)
     reads, writes = spans[: len(dispatch.reads)], spans[len(dispatch.reads) :]
     shared = {span.slab for span in reads} & {span.slab for span in writes}
     _require(not shared, f"binds slab {min(shared, default=0)} both read-only and writable")
@@ -138,21 +138,30 @@ def _binding_span(plan: Plan, ids: BufferIds, facts: DeviceFacts) -> _Span:
     return _Span(first.slab, first.offset, end)
 
 
-_DECLARED = re.compile(r"@group\(0\)\s*@binding\((\d+)\)\s*var<storage,\s*(\w+)>\s*(\w+)\s*:")
+_DECLARED = re.compile(
+    r"@group\(0\)\s*@binding\((\d+)\)\s*var<storage,\s*(\w+)>\s*(\w+)\s*:\s*array<([^;]*)>"
+)
+PAIRS = "vec2<u32>"
+"""Elements of a tensor of f16, and of no other, as shaders declare them."""
 
 
-def _declared(source: str) -> list[tuple[str, str]]:
-    """(access, name) per binding, by binding number."""
-    found = sorted((int(number), mode, name) for number, mode, name in _DECLARED.findall(source))
+def _declared(source: str) -> list[tuple[str, str, str]]:
+    """(access, name, type of elements) per binding, by binding number."""
+    found = sorted((int(number), *rest) for number, *rest in _DECLARED.findall(source))
     _require([number for number, *_ in found] == list(range(len(found))), "skips a binding")
-    return [(mode, name) for _, mode, name in found]
+    return [(mode, name, kind) for _, mode, name, kind in found]
 
 
-def _check_declarations(dispatch: Dispatch) -> None:
-    """The shader declares the launch's bindings: read-only ones first."""
+def _check_declarations(plan: Plan, dispatch: Dispatch) -> None:
+    """The shader declares the launch's bindings: read-only ones first, and f16 as such."""
     want = ["read"] * len(dispatch.reads) + ["read_write"] * len(dispatch.writes)
-    got = [mode for mode, _ in _declared(dispatch.kernel.source)]
+    declared = _declared(dispatch.kernel.source)
+    got = [mode for mode, *_ in declared]
     _require(got == want, f"binds {' '.join(want)}, its shader declares {' '.join(got)}")
+    for ids, (_, name, kind) in zip((*dispatch.reads, *dispatch.writes), declared, strict=True):
+        dtypes = {plan.buffers[b].type.dtype for b in ids}
+        good = dtypes == {"f16"} if kind == PAIRS else "f16" not in dtypes
+        _require(good, f"declares {name} as {kind}, which is {' and '.join(sorted(dtypes))}")
 
 
 def _reads_first(source: str, name: str) -> bool:
@@ -291,7 +300,7 @@ def _replay(plan: Plan) -> None:
     for index, dispatch in enumerate(plan.dispatches):
         what = f"launch {index} ({dispatch.kernel.label})"
         source = dispatch.kernel.source
-        names = [name for _, name in _declared(source)][len(dispatch.reads) :]
+        names = [name for _, name, _ in _declared(source)][len(dispatch.reads) :]
         written = zip(dispatch.writes, names, strict=True)
         updated = [ids for ids, name in written if _reads_first(source, name)]
         for ids in (*dispatch.reads, *updated):

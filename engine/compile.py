@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from engine.graph import Graph, verify
@@ -12,6 +13,7 @@ from engine.plan import Plan
 from engine.rewrite import Engine, rewrite
 from engine.schedule import schedule, verify_groups
 from engine.specialize import Contract, DeviceFacts
+from engine.storage import Storage, halved
 
 
 def compile_graph(
@@ -19,13 +21,18 @@ def compile_graph(
     facts: DeviceFacts | None = None,
     *,
     contract: Contract = "strict",
+    storage: Storage = "f32",
+    kept: Collection[str] = (),
     optimize: bool | Engine = True,
     alias: bool = True,
 ) -> Plan:
     """Compile everything that the graph's outputs, gradients and effects need.
 
     `contract`: strict f32, or accelerated, where products round their factors to 11 bits on devices
-    with matrix units; storage, sums and results are f32 in both.
+    with matrix units; sums and results are f32 in both.
+    `storage`: of f16, parameters that only products and gathers read lie in memory so, but for
+    those in `kept` (see `engine.storage`); arithmetic and all else stay f32. Programs that train
+    cannot have it: PlanError.
     `optimize` names the rewriting engine ("greedy", which is also True, or "egraph") or is False
     for none, and `alias=False` gives each transient its own memory; neither may change results
     beyond rounding.
@@ -37,7 +44,7 @@ def compile_graph(
     if optimize:
         graph = rewrite(graph, "greedy" if optimize is True else optimize, facts)
         verify(graph)
-    lowered = Lowering(graph, facts)
+    lowered = Lowering(graph, facts, halved(graph, kept) if storage == "f16" else frozenset())
     dispatches, groups = schedule(lowered.dispatches)
     # A CPU runs workgroups one after another anyway.
     if not facts.is_cpu:

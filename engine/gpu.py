@@ -110,7 +110,8 @@ class Gpu:
             "void(WGPUQueueWorkDoneStatus, WGPUStringView, void *, void *)", self._on_done
         )
         self._count_creations()
-        self._pipelines = Pipelines(library, device)
+        module = self._counting("shader_module", library.unchecked_module)
+        self._pipelines = Pipelines(library, device, module)
         self._bind_group = self._counting("bind_group", BindGroups(library, device).make)
 
     @staticmethod

@@ -18,6 +18,9 @@ import numpy as np
 from engine.errors import GraphError
 
 DTYPES = {"f32": np.dtype(np.float32), "u32": np.dtype(np.uint32)}
+"""Of values."""
+STORED: dict[str, np.dtype[Any]] = {**DTYPES, "f16": np.dtype(np.float16)}
+"""Of elements in memory: plans may keep parameters as f16 (`engine.storage`)."""
 SOURCES = ("parameter", "input", "constant", "state")
 EXTRA = "extra"
 """The op that stands for a further result of its operand's op; see `engine.op.Op.extras`."""
@@ -27,7 +30,7 @@ Initializer = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 
 @dataclass(frozen=True)
 class TensorType:
-    """Static type of a tensor: shape (all extents >= 1) and dtype ("f32" or "u32")."""
+    """Static type of a tensor: shape (all extents >= 1) and dtype, in plans one of STORED."""
 
     shape: tuple[int, ...]
     dtype: str = "f32"
@@ -40,7 +43,7 @@ class TensorType:
     @cached_property
     def nbytes(self) -> int:
         """Size in bytes, densely packed in row-major order."""
-        return self.size * DTYPES[self.dtype].itemsize
+        return self.size * STORED[self.dtype].itemsize
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from engine.errors import PlanError
 from engine.graph import EXTRA, SOURCES, Graph, Node, TensorType, reachable
+from engine.kernels.operands import Stored
 from engine.kernels.splits import Splits
 from engine.kernels.wgsl import Kernel
 from engine.op import definition
@@ -29,10 +30,14 @@ class Unfinished:
 
 
 class Lowering:
-    """Collects what op definitions emit. `facts` is all that an op may know of the device."""
+    """Collects what op definitions emit. `facts` is all that an op may know of the device.
 
-    def __init__(self, graph: Graph, facts: DeviceFacts) -> None:
+    `halves`: the parameters that lie in memory as f16.
+    """
+
+    def __init__(self, graph: Graph, facts: DeviceFacts, halves: Set[str] = frozenset()) -> None:
         self.facts = facts
+        self._halves = halves
         self.buffers: list[Buffer] = []
         self.dispatches: list[Dispatch] = []
         self.tensors: dict[str, int] = {}
@@ -73,9 +78,14 @@ class Lowering:
             self._extras[node, index] = self._allocate("", "transient", readers[0].type)
         return self._extras.get((node, index))
 
-    def scratch(self, shape: Sequence[int]) -> int:
-        """A transient f32 buffer private to the op being lowered."""
-        return self._allocate("", "transient", TensorType(tuple(shape)))
+    def stored(self, operand: Operand) -> Stored:
+        """How the elements of an f32 operand lie in memory."""
+        first = self._ids(operand)[0]
+        return "f16" if self.buffers[first].type.dtype == "f16" else "f32"
+
+    def scratch(self, shape: Sequence[int], stored: Stored = "f32") -> int:
+        """A transient buffer private to the op being lowered."""
+        return self._allocate("", "transient", TensorType(tuple(shape), stored))
 
     def dispatch(self, kernel: Kernel, reads: Sequence[Operand], *writes: Operand) -> None:
         """Append a launch; operands are in the kernel's binding order."""
@@ -163,11 +173,12 @@ class Lowering:
             pack = node.name.split(".")[0]
         elif node.op == "constant":
             pack = "constant"
-        buffer = self._allocate(node.name, kind, node.type, pack)
+        type = replace(node.type, dtype="f16") if node.name in self._halves else node.type
+        buffer = self._allocate(node.name, kind, type, pack)
         if node.op == "constant":
             self.constants[buffer] = node.attrs["value"]
         self._of[node] = buffer
-        self._publish(node.name, node)
+        self.tensors[node.name], self.types[node.name] = buffer, type
 
 
 def storage_root(node: Node) -> Node:

@@ -11,7 +11,7 @@ from itertools import accumulate, pairwise
 from math import prod
 
 from engine.chunks import GPU_COSTS
-from engine.kernels.merged import Bound, choice, common_size, merged, shared_bytes
+from engine.kernels.merged import Bound, aligned, choice, common_size, merged, shared_bytes
 from engine.plan import Buffer, BufferIds, Dispatch
 from engine.specialize import DeviceFacts
 
@@ -50,7 +50,9 @@ def fit_together(parts: Sequence[Dispatch], buffers: Sequence[Buffer], facts: De
     # Updates walk through packs: they fill the device, and pair the packs' elements.
     if any(buffers[b].kind in UPDATED for part in parts for b in part.write_ids()):
         return False
-    if common_size(kernels) is None or shared_bytes(kernels) > facts.max_shared_bytes:
+    if common_size(kernels) is None or not aligned(kernels):
+        return False
+    if shared_bytes(kernels) > facts.max_shared_bytes:
         return False
     # The same bytes may be bound twice, as elements of two types.
     bindings = sum(len(part.reads) + len(part.writes) for part in parts)

@@ -57,6 +57,10 @@ class Op(ABC):
         """Types of further results, which `engine.ops.extra` reads by index."""
         return ()
 
+    def halves(self, inputs: Sequence[TensorType], attrs: Attrs) -> Sequence[int]:
+        """Operands that its kernels also read where all of these lie in memory as f16."""
+        return ()
+
     @abstractmethod
     def reference(self, inputs: Sequence[Array], attrs: Attrs) -> Array:
         """The result in NumPy; float operands arrive as float64."""

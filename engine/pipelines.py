@@ -6,7 +6,7 @@ things to make meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -35,8 +35,14 @@ class Program:
 class Pipelines:
     """Creates pipelines and keeps them; pipelines with equal bindings have the same layout."""
 
-    def __init__(self, implementation: Implementation, device: wgpu.GPUDevice) -> None:
-        self._implementation, self._device = implementation, device
+    def __init__(
+        self,
+        implementation: Implementation,
+        device: wgpu.GPUDevice,
+        module: Callable[[wgpu.GPUDevice, str, str], Any],
+    ) -> None:
+        """`module` makes a shader module of WGSL and a label."""
+        self._implementation, self._device, self._module = implementation, device, module
         self._layouts: dict[tuple[int, int], tuple[Any, Any]] = {}
         self._made: dict[Program, Pending] = {}
 
@@ -80,7 +86,7 @@ class Pipelines:
 
     def _arguments(self, program: Program) -> dict[str, Any]:
         _, layout = self._layouts[program.reads, program.writes]
-        module = self._device.create_shader_module(code=program.source, label=program.label)
+        module = self._module(self._device, program.source, program.label)
         constants = dict(program.overrides)
         return {
             "layout": layout,

@@ -10,16 +10,21 @@ import numpy as np
 
 from engine.errors import PlanError
 from engine.gpu import BufferRange, Gpu, Launch
-from engine.graph import DTYPES, TensorType
+from engine.graph import STORED, TensorType
 from engine.kernels.wgsl import Kernel
 from engine.pipelines import Program
 from engine.plan import Plan
+from engine.storage import survives
 
 if TYPE_CHECKING:
     import wgpu
 
 SHARED = ("parameter", "frozen", "state")
 """Kinds of buffers that a session can have in common with another one."""
+
+FIRST_PART = 16
+"""Launches that keep a device busy while as many times GROWTH are submitted."""
+GROWTH = 5
 
 
 class Session:
@@ -45,7 +50,7 @@ class Session:
             place = plan.placements[buffer]
             gpu.queue.write_buffer(self._slabs[place.slab], place.offset, value)
         self.commands = gpu.commands(self._launches(programs))
-        self._recorded: wgpu.GPUCommandBuffer | None = None
+        self._recorded: list[wgpu.GPUCommandBuffer] = []
 
     def type(self, name: str) -> TensorType:
         """Type of a named tensor; PlanError if the plan has no such name."""
@@ -67,13 +72,16 @@ class Session:
     def write(self, name: str, value: np.ndarray) -> None:
         """Queue an upload; takes effect before anything submitted afterwards.
 
-        Raises PlanError when the shape differs from the tensor's.
+        Raises PlanError when the shape differs from the tensor's, or when it lies in memory as f16
+        and the values do not survive that.
         """
         kind = self.type(name)
         if tuple(value.shape) != kind.shape:
             raise PlanError(f"'{name}' has shape {list(kind.shape)}, got {list(value.shape)}")
+        if kind.dtype == "f16" and not survives(value):
+            raise PlanError(f"'{name}' has values too large or too small for f16: keep it in f32")
         where = self.range(name)
-        data = np.ascontiguousarray(value, DTYPES[kind.dtype])
+        data = np.ascontiguousarray(value, STORED[kind.dtype])
         self.gpu.queue.write_buffer(where.buffer, where.offset, data)
 
     def read(self, name: str) -> np.ndarray:
@@ -81,11 +89,12 @@ class Session:
         return self.read_buffer(self._buffer(name)).reshape(self.type(name).shape)
 
     def read_buffer(self, number: int) -> np.ndarray:
-        """Download a buffer of the plan, transients included, flat; as `read`."""
+        """Download a buffer of the plan, transients included, flat; f16 as f32. As `read`."""
         kind, where = self.plan.buffers[number].type, self._range(number)
         self.gpu.wait()
         data = self.gpu.queue.read_buffer(where.buffer, where.offset, kind.nbytes)
-        return np.frombuffer(data, DTYPES[kind.dtype]).copy()
+        values = np.frombuffer(data, STORED[kind.dtype])
+        return values.astype(np.float32) if kind.dtype == "f16" else values.copy()
 
     def load(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Write many tensors by name."""
@@ -117,15 +126,28 @@ class Session:
         A command buffer serves once. The next run's is recorded at once, while the device works
         on this run: on an idle device it then starts without the time that recording takes.
         """
-        recorded, self._recorded = self._recorded or self._record(), None
-        serial = self.gpu.submit(recorded, *([] if behind is None else [behind]))
+        recorded, self._recorded = self._recorded or self._record(), []
+        for part in recorded[:-1]:
+            self.gpu.submit(part)
+        serial = self.gpu.submit(recorded[-1], *([] if behind is None else [behind]))
         self._recorded = self._record()
         return serial
 
-    def _record(self) -> wgpu.GPUCommandBuffer:
-        encoder = self.gpu.device.create_command_encoder()
-        self.encode(encoder)
-        return encoder.finish()
+    def _record(self) -> list[wgpu.GPUCommandBuffer]:
+        """The plan as what is submitted one after another.
+
+        Where a submission itself takes long, the device begins with a small part meanwhile.
+        """
+        parts: list[wgpu.GPUCommandBuffer] = []
+        first, last = 0, len(self.commands)
+        while first < last or not parts:
+            late = self.gpu.backend.translates_late
+            end = min(last, max(FIRST_PART, GROWTH * first)) if late else last
+            encoder = self.gpu.device.create_command_encoder()
+            self.encode(encoder, first, end)
+            parts.append(encoder.finish())
+            first = end
+        return parts
 
     def poison(self) -> None:
         """Fill outputs, gradients and transients with NaN, so that unwritten elements show.

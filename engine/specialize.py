@@ -143,11 +143,11 @@ TILES = (
 allow the least can hold all but the first.
 """
 MATRIX_TILES = (
-    (128, 128, 32, 64, 32, 1),
+    (128, 64, 64, 32, 32, 1),
     (64, 32, 64, 32, 16, 2),
 )
-"""Of matrix units: extents along m, n and k, a subgroup's part along m and n, and slices of k. Four
-more make the products of the workloads 2 % faster.
+"""Of matrix units: extents along m, n and k, a subgroup's part along m and n, and slices of k. Two
+more make the products of the workloads no faster (docs/measurements.md).
 """
 WORTH_UNITS = 0.9
 """Largest share of a strict kernel's time: drivers compile one of matrix units for a second."""

@@ -109,6 +109,14 @@ LITTLE_MEMORY = replace(NARROW, slice=32)
 
 LEAST_PAIRS = 1 << 20
 """Of owned and streamed rows, for matrix units: fewer take no longer without."""
+LEAST_KEPT_PAIRS = 3 << 18
+"""Of queries and keys of all heads, for kept weights: the fewest measured to gain."""
+MOST_KEPT_BYTES = 64 << 20
+"""Of kept weights, about a large GPU's second-level cache; all other memory of attention is linear
+in the number of rows.
+"""
+GRADIENT_BINDINGS = 9
+"""Of the kernel that keeps weights."""
 MANY_BLOCKS = 128
 """Pairs of blocks of MANY_ROWS from which on its larger tiles keep a device busy."""
 FULL = 72 * 1024
@@ -136,10 +144,23 @@ def _by_units(key: StreamKey, facts: DeviceFacts) -> AttentionChoice | None:
     if u is None or key.width % u.k or key.width % u.n or pairs < LEAST_PAIRS:
         return None
     lanes = 4 * u.subgroup_size // u.m
-    choice = AttentionChoice("matrix", 4 * u.m, 32, lanes, key.width, units=u)
+    units = 4 if key.owned == 1 else 2
+    choice = AttentionChoice("matrix", units * u.m, units * u.n, lanes, key.width, units=u)
     if not choice.fits(key, facts):
         return None
     return replace(choice, splits=_splits(choice, key))
+
+
+def keep_weights(pairs: int, facts: DeviceFacts) -> bool:
+    """Whether the gradient of keys keeps its weights in memory, so that the gradient of queries is
+    one product instead of three with exponentials; `pairs` of queries and keys of all heads, these
+    in whole blocks.
+    """
+    # Matrix units score again in the time that keeping takes.
+    scoring_is_dear = not facts.is_cpu and facts.matrix_units is None
+    small = 4 * pairs <= min(MOST_KEPT_BYTES, facts.max_binding_bytes)
+    binds = GRADIENT_BINDINGS <= facts.max_storage_buffers
+    return scoring_is_dear and pairs >= LEAST_KEPT_PAIRS and small and binds
 
 
 def _form(key: StreamKey) -> AttentionChoice:

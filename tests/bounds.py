@@ -1,4 +1,5 @@
-"""Kernels that tell whether an index leaves its array: Dawn's compiler adds no checks of its own.
+"""Kernels that tell whether an index leaves its array, and begin with garbage in shared memory: on
+devices as the engine opens them nothing checks the one, nor clears the other.
 
 The index of every storage and workgroup array goes through a function that notes whether it is
 beyond the end, and stays within; a binding after the kernel's own gets the answer.
@@ -20,7 +21,16 @@ from engine.pipelines import Program
 
 _ARRAY = re.compile(r"var<(?:storage|workgroup)[^>]*> (\w+): ([^;]*);")
 _STRUCT = re.compile(r"struct (\w+) \{ rows: (.*?)(?:, skew: [^}]*)? \}")
-_ENTRY = re.compile(r"@compute @workgroup_size\(\d+\)\nfn main\((.*)\) \{")
+_SHARED = re.compile(r"var<workgroup> (\w+): ([^;]*);")
+_GARBAGE = {
+    "f32": "nan",
+    "f16": "f16(nan)",
+    "vec2<f32>": "vec2<f32>(nan)",
+    "vec4<f32>": "vec4<f32>(nan)",
+    "u32": "nan_bits",
+    "vec4<u32>": "vec4<u32>(nan_bits)",
+}
+_ENTRY = re.compile(r"@compute @workgroup_size\((\d+)\)\nfn main\((.*)\) \{")
 _CHECK = """
 @group(0) @binding({binding}) var<storage, read_write> left: array<u32>;
 var<private> leaves: bool;
@@ -30,7 +40,10 @@ fn within(i: u32, count: u32) -> u32 {{
 }}
 fn inner(from_base: vec3<u32>, t: u32) {{"""
 _MAIN = """
+var<private> nan_bits: u32 = 0x7fc00000u;
 {entry}
+    let nan = bitcast<f32>(nan_bits);
+    {garbage}
     inner(from_base, t);
     if (leaves) {{ left[{number}] = 1u; }}
 }}
@@ -47,9 +60,29 @@ def checked(source: str, binding: int, number: int) -> str:
     entry = _ENTRY.search(source)
     assert entry and arrays, source
     head = _CHECK.format(binding=binding)
+    fills = [
+        _fill(name, kind, rows, f"t; {{}} < {{}}; {{}} += {entry[1]}u")
+        for name, kind in _SHARED.findall(source)
+    ]
+    garbage = " ".join([*fills, "workgroupBarrier();"] if fills else [])
     return _rewritten(_ENTRY.sub(head, source), access, arrays, rows) + _MAIN.format(
-        entry=entry[0], number=number
+        entry=entry[0], number=number, garbage=garbage
     )
+
+
+def _fill(place: str, kind: str, rows: dict[str, str], steps: str = "0u; {} < {}; {}++") -> str:
+    """WGSL that fills a variable with NaN, together; `steps` of the outermost loop."""
+    if kind in rows:
+        return _fill(f"{place}.rows", rows[kind], rows, steps)
+    if kind.startswith("array<"):
+        element, _, length = _split(kind)
+        i = f"i{place.count('[')}"
+        inside = _fill(f"{place}[{i}]", element, rows)
+        return f"for (var {i} = {steps.format(i, f'u32({length})', i)}) {{ {inside} }}"
+    if kind == "atomic<u32>":
+        return f"atomicStore(&{place}, nan_bits);"
+    guard = "" if "[" in place else "if (t == 0u) "
+    return f"{guard}{{ {place} = {_GARBAGE[kind]}; }}"
 
 
 def _rewritten(

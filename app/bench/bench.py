@@ -127,6 +127,8 @@ class _Bench:
             raise EngineError("nothing to publish: the engine ran nowhere")
         figures = rows(self.found.cells, self.found.runs, self.found.cached)
         kind: str = self.config.contract
+        if self.config.storage == "f16":
+            kind += "-f16"
         if framework.settings.get("implementation") == "dawn":
             kind += "-dawn"
         return publish(self.config.publish, figures, framework.device, kind)
@@ -138,6 +140,7 @@ class _Bench:
         return Job(
             workload=workload,
             contract=config.contract,
+            storage=config.storage,
             gpu=config.gpu,
             reduced=config.reduced,
             protocol=REDUCED if config.reduced else FULL,

@@ -9,6 +9,7 @@ from typing import Literal
 
 from app.config import UsageError
 from engine.implementations import Choice
+from engine.storage import Storage
 
 NONE = "none"
 
@@ -25,6 +26,9 @@ class BenchConfig:
     """Workloads with commas, or all: smollm2, smolvla, unet, resnet50, whisper."""
     contract: Literal["strict", "accelerated"] = "strict"
     """Arithmetic: strict f32, or reduced precision in products."""
+    storage: Storage = "f32"
+    """How the engine keeps matrices of weights: f16 is half the bytes, and for inference only, so
+    that nothing is trained then."""
     reference: str = "torch"
     """Runner to compare with (app/bench/runner_NAME.py), or none."""
     reduced: bool = False

@@ -21,7 +21,7 @@ COMPILED = "torch.compile"
 
 def rows(cells: Sequence[Cell], runs: Sequence[Runs], cached: Sequence[RunRecord]) -> list[Any]:
     """One row for each cell: medians, the reference's mode, ratio, gate, compile seconds of the
-    workload (all three sessions) and provenance.
+    workload (all sessions) and provenance.
     """
     return [_row(cell, runs, cached) for cell in cells]
 
@@ -36,6 +36,7 @@ def _row(cell: Cell, runs: Sequence[Runs], cached: Sequence[RunRecord]) -> dict[
     return {
         "workload": cell.workload,
         "contract": cell.contract,
+        "storage": engine.job.storage,
         "phase": str(cell.phase),
         "engine_ms": cell.engine.median if cell.engine else None,
         f"{name}_ms": cell.reference.median if cell.reference else None,
@@ -86,8 +87,9 @@ def _provenance(engine: RunRecord, reference: RunRecord | None) -> dict[str, Any
 def publish(folder: Path, found: list[Any], adapter: str, kind: str) -> Path:
     """Write the rows as ADAPTER-KIND-DATE.json; the file.
 
-    `kind`: the contract, with -dawn behind it where the engine ran on Dawn. Rows of other workloads
-    that the file has already stay: a long benchmark may be run in parts.
+    `kind`: the contract, with -f16 behind it where weights were stored so, and -dawn where the
+    engine ran on Dawn. Rows of other workloads that the file has already stay: a long benchmark may
+    be run in parts.
     Raises OSError.
     """
     day = datetime.now(UTC).date().isoformat()

@@ -14,6 +14,7 @@ from app.bench.golden import Gradient
 from app.bench.protocol import Protocol, Timing
 from engine.atomic import write_atomic
 from engine.implementations import Choice
+from engine.storage import Storage
 
 T = TypeVar("T")
 
@@ -48,6 +49,13 @@ class Job:
     """The engine's WebGPU implementation."""
     weights: str = ""
     """File of published weights; "": values that depend on names only."""
+    storage: Storage = "f32"
+    """Of the engine's matrices."""
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """What is to be timed: weights that are stored as f16 are not trained."""
+        return tuple(p for p in Phase if self.storage == "f32" or p is not Phase.TRAINING)
 
 
 @dataclass(frozen=True)
@@ -147,17 +155,17 @@ class RunRecord:
         return next((found for found in self.phases if found.phase == phase), None)
 
     def compile_s(self, mode: str | None = None) -> float | None:
-        """Seconds to compile all three sessions, in the named mode or the first one."""
+        """Seconds to compile all sessions, in the named mode or the first one."""
         return _total([found.compile_s if found else None for found in self._modes(mode)])
 
     def first_runs_s(self) -> float | None:
-        """Seconds of the first run of all three sessions, in the first mode."""
+        """Seconds of the first run of all sessions, in the first mode."""
         return _total([found.first_run_s if found else None for found in self._modes(None)])
 
     def _modes(self, name: str | None) -> list[Mode | None]:
         """The named mode of each phase, or its first one."""
         found = []
-        for phase in Phase:
+        for phase in self.job.phases:
             record = self.phase(phase)
             modes = record.modes if record else ()
             found.append(next((m for m in modes if name is None or m.name == name), None))

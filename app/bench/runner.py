@@ -123,7 +123,7 @@ def perform(name: str, job: Job, open_runner: Callable[[Job], Runner], folder: P
         runner = open_runner(job)
     except Skip as reason:
         return replace(record, outcome=f"skipped: {reason}")
-    phases = tuple(_phase(runner, job, phase, folder) for phase in Phase)
+    phases = tuple(_phase(runner, job, phase, folder) for phase in job.phases)
     ceilings = runner.ceilings() if job.profile else None
     return replace(record, framework=runner.framework, phases=phases, ceilings=ceilings)
 

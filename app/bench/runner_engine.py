@@ -51,7 +51,7 @@ class EngineRunner:
             self.gpu.name,
             self.gpu.driver,
             precision={
-                "storage": "f32",
+                "storage": self.job.storage,
                 "products": "f32" if self.gpu.contract == "strict" else "scaled f16",
                 "accumulation": "f32",
             },
@@ -82,7 +82,11 @@ class EngineRunner:
         begin = time.perf_counter()
         network = network_of(self.job, phase)
         plan = compile_cached(
-            network.graph, self.facts, contract=self.gpu.contract, folder=Path(self.job.caches)
+            network.graph,
+            self.facts,
+            contract=self.gpu.contract,
+            storage=self.job.storage,
+            folder=Path(self.job.caches),
         )
         session = Session(self.gpu, plan)
         compile_s = time.perf_counter() - begin

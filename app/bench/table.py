@@ -131,7 +131,7 @@ def _spread(summary: dict[str, float] | None) -> str:
 
 
 def compiling(bench: Bench) -> Table:
-    """Seconds for all three sessions, and device memory by phase."""
+    """Seconds for all sessions, and device memory by phase."""
     again = {record.workload: record for record in bench.cached}
     rows = []
     for engine in bench.engine():
@@ -149,7 +149,7 @@ def compiling(bench: Bench) -> Table:
         )
     columns = ("workload", ">cold s", ">cached s", ">first runs s", f">{COMPILED} s")
     return Table(
-        "Compiling all three sessions, and device memory",
+        "Compiling all sessions, and device memory",
         (*columns, ">engine MB", f">{bench.reference} MB"),
         rows,
         note="Cold: no compiled plan and no shader kept from before, in a fresh process. "
@@ -261,7 +261,8 @@ def _origin(bench: Bench) -> list[str]:
     for record in [*bench.engine()][:1]:
         protocol, machine = record.job.protocol, record.machine
         size = "reduced networks" if record.job.reduced else "full size"
-        seen[f"contract {record.job.contract}, {size}"] = None
+        weights = "" if record.job.storage == "f32" else f", weights in {record.job.storage}"
+        seen[f"contract {record.job.contract}{weights}, {size}"] = None
         seen[
             f"{protocol.warm_ups} warm-ups and {protocol.warm_up_s:g} s at least, "
             f"{protocol.samples} samples"

@@ -72,7 +72,7 @@ def run_eval(config: EvalConfig, console: Console | None = None) -> int:
     paths = find_images(config.data)
     progress = Progress()
     gpu = open_for(config.gpu, config.contract, progress.say)
-    painter = Painter(gpu, encoder, size)
+    painter = Painter(gpu, encoder, size, config.storage)
     painter.load(file.pick(painter.shapes))
     results: list[Result] = []
     with contextlib.closing(progress):

@@ -10,15 +10,19 @@ from app.encoder import Encoder
 from engine.compile import compile_graph
 from engine.gpu import Gpu
 from engine.session import Session
+from engine.storage import Storage
 from models.vision import IMAGE, inference_graph
 
 
 class Painter:
     """The program that previews deploy, one image at a time. Waits for the device."""
 
-    def __init__(self, gpu: Gpu, encoder: Encoder, size: int = IMAGE) -> None:
+    def __init__(
+        self, gpu: Gpu, encoder: Encoder, size: int = IMAGE, storage: Storage = "f32"
+    ) -> None:
         graph = inference_graph(depth=encoder.depth, size=size)
-        self._session = Session(gpu, compile_graph(graph, gpu.facts, contract=gpu.contract))
+        plan = compile_graph(graph, gpu.facts, contract=gpu.contract, storage=storage)
+        self._session = Session(gpu, plan)
         self._session.load(encoder.tensors)
         self.shapes = {node.name: node.shape for node in graph.parameters(trainable=True)}
         """What a decoder consists of."""

@@ -81,7 +81,10 @@ def run_generate(config: GenerateConfig, console: Console | None = None) -> int:
         gpu = open_for(config.gpu, config.contract, progress.say)
         progress.say(f"{config.model.name or config.model} on {gpu.name}")
         context = min(model.context, _room(len(ids) + config.tokens))
-        generator = Generator(gpu, model.sizes, model.parameters(), context)
+        generator = Generator(gpu, model.sizes, model.parameters(), context, storage=config.storage)
+        if generator.kept:
+            kept = ", ".join(generator.kept)
+            progress.say(f"--storage f16: values that it cannot hold, so that in f32: {kept}")
         generator.warm_up()
         outcome = _generate(config, generator, model, text, ids, console.file)
         if config.json:

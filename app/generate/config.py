@@ -12,6 +12,7 @@ import tyro
 from app.config import UsageError
 from engine.implementations import Choice
 from engine.specialize import Contract
+from engine.storage import Storage
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class GenerateConfig:
     contract: Contract = "strict"
     """Arithmetic: strict f32, or products that round their factors to 11 bits on devices with
     matrix units, which are faster (--gpu dawn)."""
+    storage: Storage = "f32"
+    """How matrices of weights lie in memory: f16 is half the bytes, and rounds them to 11 bits."""
     gpu: Choice = "auto"
     """WebGPU implementation; auto: what DINOVISION_GPU says, else wgpu."""
     debug: bool = False

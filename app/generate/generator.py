@@ -16,6 +16,7 @@ from engine.gpu import Gpu
 from engine.kernel_table import load_table
 from engine.readback import Readback
 from engine.session import Session
+from engine.storage import Storage, survives
 from models.smollm2 import SmolLm2Config
 from models.smollm2_cached import IDS, LAST, LOGITS, POSITION, continuation
 
@@ -28,7 +29,8 @@ SPIN_S = 0.02
 class Generator:
     """Predicts how a text goes on. All GPU objects are made here, none while it predicts.
 
-    `context`: the longest text, in tokens. Raises EngineError when the device cannot hold it.
+    `context`: the longest text, in tokens. With `storage` f16, matrices lie in memory so, but for
+    those whose values f16 cannot hold. Raises EngineError when the device cannot hold it all.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class Generator:
         parameters: Mapping[str, np.ndarray],
         context: int,
         piece: int | None = None,
+        storage: Storage = "f32",
     ) -> None:
         self.gpu, self.context = gpu, context
         self.position = 0
@@ -48,7 +51,15 @@ class Generator:
         graphs = [
             continuation(sizes, tokens, max(context, tokens)).graph for tokens in (self.piece, 1)
         ]
-        prompt, single = (compile_cached(graph, facts, contract=gpu.contract) for graph in graphs)
+        self.kept: tuple[str, ...] = ()
+        """Matrices that stay f32 although `storage` is f16."""
+        if storage == "f16":
+            matrices = {name: value for name, value in parameters.items() if value.ndim > 1}
+            self.kept = tuple(name for name, value in matrices.items() if not survives(value))
+        prompt, single = (
+            compile_cached(graph, facts, contract=gpu.contract, storage=storage, kept=self.kept)
+            for graph in graphs
+        )
         self._prompt = Session(gpu, prompt)
         self._single = Session(gpu, single, sharing=self._prompt)
         self._prompt.load(parameters)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from engine.errors import GpuError
 from engine.implementations.implementation import Implementation, Name, Pending
@@ -39,9 +41,10 @@ STDERR = 2
 
 INSTANCE_TOGGLES = ("allow_unsafe_apis", "vulkan_enable_f16_on_nvidia")
 """Subgroup matrices and stamps inside passes count as unsafe; f16 is off by default on NVIDIA."""
-ENABLED_TOGGLES = ("disable_robustness",)
-"""All shaders are this program's own and guard their indices; the clamps Dawn would add cost
-attention's gradients three quarters of their speed.
+ENABLED_TOGGLES = ("disable_robustness", "disable_workgroup_init")
+"""All shaders are this program's own. They guard their indices: the clamps Dawn would add cost
+attention's gradients three quarters of their speed. And they write shared memory before they read
+it: tests let them begin with garbage.
 """
 DISABLED_TOGGLES = ("timestamp_quantization",)
 """Else GPU times come in steps of 0.1 ms."""
@@ -60,6 +63,8 @@ class Dawn(Implementation):
         *MATRIX_FEATURES,
         *SHARING_FEATURES,
     )
+
+    translates_late = True
 
     api = wgpudawn
     ffi, lib, checked = dawn.ffi, dawn.lib, _api.libf
@@ -147,6 +152,10 @@ class Dawn(Implementation):
         ]
         return max(shapes, key=lambda shape: shape.m * shape.n * shape.k, default=None)
 
+    def unchecked_module(self, device: wgpu.GPUDevice, code: str, label: str) -> Any:
+        """As all modules of the device are; see ENABLED_TOGGLES."""
+        return device.create_shader_module(code=code, label=label)
+
     def compile(
         self, device: wgpu.GPUDevice, pipelines: Sequence[Callable[[], dict[str, Any]]]
     ) -> list[Pending]:
@@ -162,6 +171,7 @@ class _Promised:
         self._pipeline: Any = None
         try:
             self._promise = device.create_compute_pipeline_async(**make())
+            _begun.add(self)
         except wgpudawn.GPUError as error:
             self._error = error
 
@@ -175,3 +185,14 @@ class _Promised:
         if self._error is not None:
             raise self._error
         return self._pipeline
+
+
+_begun: WeakSet[_Promised] = WeakSet()
+
+
+@atexit.register
+def _let_compilers_end() -> None:
+    """A process that ends while a driver compiles in a thread of Dawn's ends with a fault."""
+    for promised in list(_begun):
+        with suppress(Exception):
+            promised.result()

@@ -41,6 +41,8 @@ class Implementation(ABC):
     stamp_feature: str
     """The feature that lets a pass write queries between two launches."""
     wanted_features: tuple[str, ...]
+    translates_late: bool
+    """Whether a submission costs as much as to record its commands: the driver's are made there."""
 
     api: Any
     ffi: Any
@@ -86,6 +88,12 @@ class Implementation(ABC):
 
         Each is given by a function that makes its shader module and returns the arguments of
         `create_compute_pipeline`; the function may run in another thread.
+        """
+
+    @abstractmethod
+    def unchecked_module(self, device: wgpu.GPUDevice, code: str, label: str) -> Any:
+        """A shader module without checks of indices and loops: for the program's own kernels, whose
+        indices the tests watch. Raises the library's GPUError for code that is not WGSL.
         """
 
     # What both have in common

@@ -24,6 +24,7 @@ class Native(Implementation):
     package = "wgpu"
     stamp_feature = "timestamp-query-inside-passes"
     wanted_features = ("timestamp-query", stamp_feature)
+    translates_late = False
 
     api = wgpu
     ffi, lib, checked = _ffi.ffi, _ffi.lib, _api.libf
@@ -68,6 +69,19 @@ class Native(Implementation):
     def matrix_units(self, adapter: wgpu.GPUAdapter, features: Set[str]) -> MatrixUnits | None:
         """None: the C API cannot enable them."""
         return None
+
+    def unchecked_module(self, device: wgpu.GPUDevice, code: str, label: str) -> Any:
+        """By an extension of the C API that wgpu-py does not wrap: its checks cost up to 8 %."""
+        data, name = (self.ffi.new("char[]", text.encode()) for text in (code, label))
+        source = self.ffi.new("WGPUShaderSourceWGSL *")
+        source.chain.sType = self.lib.WGPUSType_ShaderSourceWGSL
+        source.code.data, source.code.length = data, len(data) - 1
+        descriptor = self.ffi.new("WGPUShaderModuleDescriptor *")
+        descriptor.nextInChain = self.ffi.cast("WGPUChainedStruct *", source)
+        descriptor.label.data, descriptor.label.length = name, len(name) - 1
+        create, checks = self.checked.wgpuDeviceCreateShaderModuleTrusted, 0
+        raw = create(device._internal, descriptor, checks)
+        return _api.GPUShaderModule(label, raw, device)
 
     def compile(
         self, device: wgpu.GPUDevice, pipelines: Sequence[Callable[[], dict[str, Any]]]

@@ -2,16 +2,18 @@
 
 With s = scale q k^T, p = exp(s - lse), g the upstream gradient of y = p v, delta = rowsum(g * y)
 and ds = p (g v^T - delta): dq = scale ds k, dk = scale ds^T q, dv = p^T g. Scores are computed
-again from the log-sum-exp; queries own dq, keys own dk and dv: nothing is added atomically.
+again from the log-sum-exp; queries own dq, keys own dk and dv: nothing is added atomically. Or keys
+keep scale ds^T in memory, and dq is a product of it (`attention_product`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine.kernels.heads import Place
 from engine.kernels.rows import row_kernel
 from engine.kernels.splits import Given, Splits
-from engine.kernels.streaming import LOG2E, Geometry, Place, Stream
+from engine.kernels.streaming import LOG2E, Geometry, Stream
 from engine.kernels.streaming_direct import direct
 from engine.kernels.streaming_matrix import by_units
 from engine.kernels.streaming_tiled import tiled
@@ -117,8 +119,10 @@ def grad_queries(shape: AttentionShape) -> Stream:
     )
 
 
-def grad_keys(shape: AttentionShape) -> Stream:
-    """Dk and dv from q, k, v, g, lse and delta, summed over the query heads of a key head."""
+def grad_keys(shape: AttentionShape, *, keep: bool = False) -> Stream:
+    """Dk and dv from q, k, v, g, lse and delta, summed over the query heads of a key head; also
+    scale ds^T if `keep`.
+    """
     weights = f"let p{{c}} = exp2(s{{c}} - lse{{c}} * {f32(LOG2E)});"
     weights += f" let w{{c}} = p{{c}} * (r{{c}} - delta{{c}}) * {f32(shape.scale)};"
     return Stream(
@@ -130,6 +134,7 @@ def grad_keys(shape: AttentionShape) -> Stream:
         weights=weights,
         sums=(("w", "q", "dk"), ("p", "g", "dv")),
         streamed_vectors=("lse", "delta"),
+        kept="w" if keep else "",
         places=dict(shape.places),
     )
 

@@ -20,7 +20,16 @@ from math import ceil, prod
 from engine.kernels.epilogue import Epilogue
 from engine.kernels.layout import Window
 from engine.kernels.matmul import Access, MatmulShape, matmul
-from engine.kernels.operands import Guard, divided, element, gather, in_elements, is_wide, remainder
+from engine.kernels.operands import (
+    Guard,
+    Stored,
+    divided,
+    element,
+    gather,
+    in_elements,
+    is_wide,
+    remainder,
+)
 from engine.kernels.wgsl import Kernel
 from engine.specialize import MatmulChoice
 
@@ -42,10 +51,14 @@ def input_grad_shape(w: Window, out: int) -> MatmulShape:
 
 
 def forward(
-    w: Window, shape: MatmulShape, choice: MatmulChoice, epilogue: Epilogue
+    w: Window,
+    shape: MatmulShape,
+    choice: MatmulChoice,
+    epilogue: Epilogue,
+    stored: Stored = "f32",
 ) -> list[Kernel]:
-    """Operands x, weight[out, taps] and those of the epilogue."""
-    return matmul(shape, choice, epilogue, Access("conv2d", a=Windows(w)))
+    """Operands x, weight[out, taps] `stored` so, and those of the epilogue."""
+    return matmul(shape, choice, epilogue, Access("conv2d", a=Windows(w), b=shape.b(stored)))
 
 
 def weight_grad(w: Window, shape: MatmulShape, choice: MatmulChoice) -> list[Kernel]:
@@ -54,14 +67,19 @@ def weight_grad(w: Window, shape: MatmulShape, choice: MatmulChoice) -> list[Ker
 
 
 def input_grad(
-    w: Window, out: int, shape: MatmulShape, choice: MatmulChoice, epilogue: Epilogue
+    w: Window,
+    out: int,
+    shape: MatmulShape,
+    choice: MatmulChoice,
+    epilogue: Epilogue,
+    stored: Stored = "f32",
 ) -> list[Kernel]:
-    """Operands g[images, oh, ow, out], weight[out, taps] and those of the epilogue."""
+    """Operands g[images, oh, ow, out], weight[out, taps] `stored` so, and those of the epilogue."""
     p = Phases(w, out)
     access = Access(
         "conv2d_input_grad",
         a=UpstreamWindows(p),
-        b=PhaseWeights(p),
+        b=PhaseWeights(p, stored),
         y=PhasePixels(p) if p.count > 1 else None,
         depth=p.own_depth() if p.uneven else "",
         flops=2 * w.positions * w.taps * out,
@@ -228,11 +246,12 @@ class PhaseWeights:
     """Rows (ty, tx, out channel) of a phase, columns are channels of x."""
 
     p: Phases
+    stored: Stored = "f32"
 
     @property
     def element(self) -> str:
         """See Reader."""
-        return element(self.p.w.channels)
+        return element(self.p.w.channels, self.stored)
 
     def base(self, batch: str) -> str:
         """See Reader; the batch is the phase."""
@@ -252,7 +271,8 @@ class PhaseWeights:
         shape, guards = (p.depth, w.channels), (row_guard, column_guard)
         # A row beyond the phase's own depth has a ty beyond its taps.
         inside = f"ky < {w.kernel[0]}u" if p.uneven else ""
-        return gather(name, shape, guards, lines, wide=is_wide(w.channels), inside=inside)
+        wide, stored = is_wide(w.channels), self.stored
+        return gather(name, shape, guards, lines, wide=wide, stored=stored, inside=inside)
 
 
 @dataclass(frozen=True)

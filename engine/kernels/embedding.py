@@ -6,23 +6,25 @@ each table row follows the list of the positions that read it, in ascending orde
 
 from __future__ import annotations
 
-from engine.kernels.operands import element, in_elements
+from engine.kernels.operands import Stored, element, in_elements, widened
 from engine.kernels.wgsl import Kernel, bindings, linear_grid, linear_main
 
 
-def gather(rows: int, width: int, count: int) -> Kernel:
+def gather(rows: int, width: int, count: int, stored: Stored = "f32") -> Kernel:
     """y[count, width] = x[ids[count]] of x[rows, width]; zeros for an index beyond the table."""
     kind, n = element(width), in_elements(width)
     body = f"""
     let source = ids[i / {n}u];
     if (source < {rows}u) {{
-        y[i] = x[source * {n}u + i % {n}u];
+        let row = x[source * {n}u + i % {n}u];
+        y[i] = {widened("row") if stored == "f16" else "row"};
     }} else {{
         y[i] = {kind}();
     }}"""
-    reads = [("x", kind), ("ids", "u32")]
+    reads = [("x", element(width, stored)), ("ids", "u32")]
     source = bindings(reads, [("y", kind)]) + linear_main(count * n, 64, body)
-    return Kernel("gather", source, linear_grid(count * n, 64))
+    label = "gather_f16" if stored == "f16" else "gather"
+    return Kernel(label, source, linear_grid(count * n, 64))
 
 
 def links(rows: int, count: int) -> Kernel:

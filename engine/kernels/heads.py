@@ -14,6 +14,34 @@ from engine.kernels.wgsl import Kernel, bindings, linear_grid, linear_main, with
 
 
 @dataclass(frozen=True)
+class Place:
+    """Rows of heads that lie side by side in the `columns` of a matrix [images * rows, columns].
+
+    Head h of an image begins at column start + h * width; all in elements.
+    """
+
+    heads: int
+    rows: int
+    columns: int
+    start: int
+
+    def begin(self, head: str, width: int, scale: int) -> str:
+        """WGSL for where the first row of a head begins, in elements of `scale` numbers; rows lie
+        `columns` apart.
+        """
+        down = f"{head} / {self.heads}u * {self.rows * self.columns // scale}u"
+        return f"{down} + {head} % {self.heads}u * {width // scale}u + {self.start // scale}u"
+
+    def offset(self, row: str, width: int, scale: int) -> str:
+        """WGSL for where row number `row` of [images * heads * rows, width] begins, in elements of
+        `scale` numbers.
+        """
+        head = f"{row} / {self.rows}u % {self.heads}u * {width // scale}u"
+        down = f"({row} / {self.rows * self.heads}u * {self.rows}u + {row} % {self.rows}u)"
+        return f"{down} * {self.columns // scale}u + {head} + {self.start // scale}u"
+
+
+@dataclass(frozen=True)
 class Turn:
     """Rotary positions of the heads in the first `columns` columns; `inverse`: backwards."""
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from engine.kernels.operands import Stored, element
 from engine.kernels.wgsl import Kernel, bindings, linear_grid, linear_main, strided_index
 
 
@@ -56,10 +57,10 @@ def strided_copy(label: str, shape: Sequence[int], strides: Sequence[int], offse
     return Kernel(label, source, linear_grid(count, 64))
 
 
-def concat(outer: int, lengths: Sequence[int]) -> Kernel:
-    """y[outer, sum of lengths] from one operand [outer, length] per length."""
+def concat(outer: int, lengths: Sequence[int], stored: Stored = "f32") -> Kernel:
+    """y[outer, sum of lengths] from one operand [outer, length] per length, in fours if of f16."""
     wide = all(length % 4 == 0 for length in lengths)
-    scale, kind = (4, "vec4<f32>") if wide else (1, "f32")
+    scale, kind = (4, element(4, stored)) if wide else (1, "f32")
     total = sum(lengths) // scale
     cases, start = [], 0
     for k, length in enumerate(lengths):

@@ -2,7 +2,7 @@
 
 Rounding keeps 11 significant bits, as TF32 does, but f16 has only five bits of exponent:
 derivatives vanish in it, and large values overflow. So each operand's block is scaled by a power
-of two while it is staged (`scaled_f16`). The largest element of the next block is found in
+of two while it is staged (`scaled_f16`). Whether the next block needs another one is found in
 registers, where it waits for its turn, and told to the workgroup at a barrier that is there anyway.
 
 Subgroups share a tile of the result, and with `slices_k` several subgroups share one part of it,
@@ -105,14 +105,17 @@ def matrix_units(product: Product) -> Kernel:
         *_fetch("first", blocks, c),
         *_publish(blocks, c.units.subgroup_size),
         "workgroupBarrier();",
+        # The first block's levels, while there are no sums yet.
+        *rise("ab", []),
         "for (var step = first; step < last; step++) {",
-        *rise("ab", _accumulators(c)),
         *(line for block in blocks for line in block.stage()),
         "workgroupBarrier();",
         *_fetch("step + 1u", blocks, c),
         *_arithmetic(blocks, c),
-        *_publish(blocks, c.units.subgroup_size),
-        "workgroupBarrier();\n}",
+        *_publish(blocks),
+        "workgroupBarrier();",
+        *rise("ab", _accumulators(c)),
+        "}",
         *_stores(c),
     ]
     shared = [
@@ -171,7 +174,7 @@ def _fetch(step: str, blocks: tuple[_Block, _Block], c: MatmulChoice) -> Iterato
     yield "}"
 
 
-def _publish(blocks: tuple[_Block, _Block], subgroup_size: int) -> Iterator[str]:
+def _publish(blocks: tuple[_Block, _Block], subgroup_size: int = 0) -> Iterator[str]:
     for block in blocks:
         yield from publish(block.name, block.registers, subgroup_size)
 

@@ -33,11 +33,9 @@ _WAITS = re.compile(r"\b(\w+Barrier|subgroup\w*)\(|var<workgroup>")
 
 @lru_cache(maxsize=4096)
 def workgroup_of(kernel: Kernel) -> int:
-    """Invocations per workgroup; 0 for a kernel that does not enter as the engine's do, or begins
-    with directives, which WGSL wants before everything else.
-    """
+    """Invocations per workgroup; 0 for a kernel that does not enter as the engine's do."""
     found = _ENTRY.search(kernel.source)
-    return int(found[1]) if found and not kernel.source.startswith(F16_HEADER) else 0
+    return int(found[1]) if found else 0
 
 
 @lru_cache(maxsize=4096)
@@ -79,6 +77,15 @@ def shared_bytes(kernels: Sequence[Kernel]) -> int:
     return sum(count * _type_bytes(kind) for kind, count in most.items())
 
 
+def aligned(kernels: Sequence[Kernel]) -> bool:
+    """Whether matrix units, where a kernel uses them, find their arrays at multiples of 16 bytes:
+    shared memory is laid out without gaps.
+    """
+    kinds = {kind for kernel in kernels for kind in _shared_types(kernel)}
+    units = any(kernel.source.startswith(F16_HEADER) for kernel in kernels)
+    return not units or all(_type_bytes(kind) % 16 == 0 for kind in kinds)
+
+
 @lru_cache(maxsize=4096)
 def _shared_types(kernel: Kernel) -> Counter[str]:
     """Types of a kernel's arrays in shared memory; instead of a struct its members."""
@@ -95,6 +102,8 @@ def _type_bytes(kind: str) -> int:
         return int(count) * _type_bytes(inner)
     if kind.startswith("{"):
         return sum(_type_bytes(member) for member in _members(kind))
+    if kind == "f16":
+        return 2
     return 4 * int(kind[3]) if kind.startswith("vec") else 4
 
 
@@ -147,7 +156,9 @@ def merged(parts: tuple[Kernel, ...], bound: tuple[tuple[Bound, ...], ...]) -> M
         first += count
     grid = linear_grid(first, 1)
     lines = [f"let flat = workgroup.x + workgroup.y * {grid[0]}u;", *calls]
-    source = declarations + shared + "".join(piece.text for piece in pieces)
+    # Directives come before everything else.
+    header = F16_HEADER if any(p.source.startswith(F16_HEADER) for p in fitting) else ""
+    source = header + declarations + shared + "".join(piece.text for piece in pieces)
     source += entry_point(size, "\n".join(f"    {line}" for line in lines))
     label = SEPARATOR.join(part.label for part in parts)
     return Merged(Kernel(label, source, grid, sum(part.flops for part in parts)), operands)
@@ -159,7 +170,8 @@ class _Piece:
     def __init__(self, prefix: str, kernel: Kernel, bound: Sequence[Bound]) -> None:
         self.prefix, self.kernel = prefix, kernel
         self.size = workgroup_of(kernel)
-        source = _ENTRY.sub("fn main(workgroup: vec3<u32>, t: u32) {", kernel.source)
+        source = kernel.source.removeprefix(F16_HEADER)
+        source = _ENTRY.sub("fn main(workgroup: vec3<u32>, t: u32) {", source)
         names = {*_DECLARED.findall(source)}
         # Members and swizzles follow a dot; a local of the same name is renamed with its uses.
         word = re.compile(rf"(?<![.\w])({'|'.join(sorted(names, key=len, reverse=True))})\b")

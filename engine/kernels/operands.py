@@ -11,6 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+Stored = Literal["f32", "f16"]
+"""How a matrix's elements lie in memory: f16 in pairs, the first one in the low half of a u32."""
+HALVES = "vec2<u32>"
+"""WGSL element type of a buffer of f16: four neighbours of a row."""
 Guard = Literal["", "clamp", "zero"]
 """Along one axis: cannot be out of bounds, any finite value will do there, or zero is needed."""
 
@@ -20,9 +24,16 @@ def is_wide(extent: int) -> bool:
     return extent % 4 == 0
 
 
-def element(extent: int) -> str:
-    """WGSL element type of a buffer whose rows have this extent."""
+def element(extent: int, stored: Stored = "f32") -> str:
+    """WGSL element type of a buffer whose rows have this extent: of f16, they must be wide."""
+    if stored == "f16":
+        return HALVES
     return "vec4<f32>" if is_wide(extent) else "f32"
+
+
+def widened(pairs: str) -> str:
+    """WGSL for the vec4<f32> of an element of f16; `pairs` names it."""
+    return f"vec4<f32>(unpack2x16float({pairs}.x), unpack2x16float({pairs}.y))"
 
 
 def in_elements(extent: int) -> int:
@@ -71,13 +82,14 @@ def gather(
     lines: Sequence[str],
     *,
     wide: bool,
+    stored: Stored = "f32",
     inside: str = "",
 ) -> str:
     """WGSL `load_NAME` for a matrix of `shape` whose offsets are computed.
 
     `lines` set `at` from base, `r` and `c`, row and column in elements of the buffer, which are
-    vec4<f32> if `wide`; where the expression `inside` is false, the value is zero. Nothing
-    branches: what is outside reads element 0 and drops it.
+    of four columns if `wide`, as those of f16 must be; where the expression `inside` is false, the
+    value is zero. Nothing branches: what is outside reads element 0 and drops it.
     """
     rows, columns = shape
     kind, extent = ("vec4<f32>", columns // 4) if wide else ("f32", columns)
@@ -94,11 +106,13 @@ def gather(
         f"let c = {_bounded('column', extent, column_guard)};",
         *lines,
     ]
+    value = f"{name}[select(0u, at, inside)]" if tests else f"{name}[at]"
     if tests:
         body.append(f"let inside = {' && '.join(tests)};")
-        body.append(f"return select({kind}(), {name}[select(0u, at, inside)], inside);")
-    else:
-        body.append(f"return {name}[at];")
+    if stored == "f16":
+        body.append(f"let pairs = {value};")
+        value = widened("pairs")
+    body.append(f"return select({kind}(), {value}, inside);" if tests else f"return {value};")
     text = "\n    ".join(body)
     one = f"load_{name}" if wide else f"one_{name}"
     source = f"fn {one}(base: u32, row: u32, column: u32) -> {kind} {{\n    {text}\n}}\n"
@@ -117,15 +131,16 @@ def _bounded(index: str, extent: int, guard: Guard) -> str:
 
 @dataclass(frozen=True)
 class Dense:
-    """Batches of row-major matrices [rows, columns]: reader and writer."""
+    """Batches of row-major matrices [rows, columns]: reader, and writer of f32."""
 
     rows: int
     columns: int
+    stored: Stored = "f32"
 
     @property
     def element(self) -> str:
         """See Reader."""
-        return element(self.columns)
+        return element(self.columns, self.stored)
 
     @property
     def _row(self) -> int:
@@ -139,7 +154,8 @@ class Dense:
         """See Reader."""
         offset = [f"let at = base + r * {self._row}u + c;"]
         shape, guards = (self.rows, self.columns), (row_guard, column_guard)
-        return gather(name, shape, guards, offset, wide=is_wide(self.columns))
+        wide = is_wide(self.columns)
+        return gather(name, shape, guards, offset, wide=wide, stored=self.stored)
 
     def locate(self) -> list[str]:
         """See Writer."""
@@ -152,11 +168,12 @@ class Paired:
 
     rows: int
     columns: int
+    stored: Stored = "f32"
 
     @property
     def element(self) -> str:
         """See Reader."""
-        return element(self.columns)
+        return element(self.columns, self.stored)
 
     def base(self, batch: str) -> str:
         """See Reader; there is one batch."""
@@ -169,4 +186,5 @@ class Paired:
             f"let at = own * {in_elements(self.columns)}u + c;",
         ]
         shape, guards = (self.rows, self.columns), (row_guard, column_guard)
-        return gather(name, shape, guards, lines, wide=is_wide(self.columns))
+        wide = is_wide(self.columns)
+        return gather(name, shape, guards, lines, wide=wide, stored=self.stored)

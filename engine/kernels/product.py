@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from engine.kernels.epilogue import Epilogue
-from engine.kernels.operands import Dense, Guard, Reader, Writer, is_wide
+from engine.kernels.operands import HALVES, Dense, Guard, Reader, Stored, Writer, is_wide
 from engine.kernels.wgsl import bindings
 from engine.specialize import MatmulChoice
 
@@ -34,6 +34,11 @@ class MatmulShape:
     def layout(self) -> str:
         """Letter "n" or "t" for each operand."""
         return ("t" if self.transpose_a else "n") + ("t" if self.transpose_b else "n")
+
+    def b(self, stored: Stored = "f32") -> Dense:
+        """The right operand as it lies in memory where it is dense."""
+        rows, columns = (self.n, self.k) if self.transpose_b else (self.k, self.n)
+        return Dense(rows, columns, stored)
 
 
 @dataclass(frozen=True)
@@ -78,12 +83,13 @@ class Product:
         s = self.shape = shape
         self.choice, self.epilogue = choice, epilogue
         self.a = access.a or (Dense(s.k, s.m) if s.transpose_a else Dense(s.m, s.k))
-        self.b = access.b or (Dense(s.n, s.k) if s.transpose_b else Dense(s.k, s.n))
+        self.b = access.b or s.b()
         # Partial products are dense and belong to splits.
         split = choice.split_k > 1
         self.y = Dense(s.m, s.n) if split or access.y is None else access.y
         suffix = f"_{choice.variant}" if choice.variant in ("gemv", "matrix") else ""
         suffix += f"_split{choice.split_k}" if split else ""
+        suffix += "_f16" if self.b.element == HALVES else ""
         self.label = f"{access.name}_{s.layout}_{s.batch}x{s.m}x{s.n}x{s.k}{suffix}"
         self.flops = access.flops or 2 * s.batch * s.m * s.n * s.k
         self.depth = access.depth

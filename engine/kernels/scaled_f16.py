@@ -1,9 +1,11 @@
 """Values rounded to f16 in blocks that share a power of two, their *level*.
 
-The level is the biased exponent of the largest magnitude so far, `peak_NAME` in shared memory,
-whose bits invocations raise. At a level, values are scaled such that the largest lies in
-[2^14, 2^15); what is 2^29 times smaller begins to lose bits. Levels only rise, and sums of products
-at an old level are scaled down, exactly.
+The level is the biased exponent of the largest magnitude of the block that set it. At a level,
+values of that exponent are scaled into [2^12, 2^13): a block may be 2^3 times larger before it
+overflows, and what is 2^26 times smaller begins to lose bits. Only a block that would overflow
+raises the level, by way of `peak_NAME` in shared memory, to which all others leave no trace: they
+cost one maximum per element. Levels only rise, and sums of products at an old level are scaled
+down, exactly.
 """
 
 from __future__ import annotations
@@ -12,6 +14,10 @@ from collections.abc import Iterator, Sequence
 
 LEAST_LEVEL = 15
 """For a smaller one the scale, or its inverse, would not be a normal number."""
+TOP = 12
+"""Exponent of what values of a level's exponent are scaled to."""
+ROOM = 15 - TOP
+"""By how much an exponent may exceed the level: 2^16 is beyond f16."""
 
 
 def declare(names: Sequence[str]) -> str:
@@ -31,19 +37,28 @@ def initial(names: Sequence[str]) -> Iterator[str]:
     yield "workgroupBarrier();"
 
 
-def publish(name: str, vectors: Sequence[str], subgroup_size: int) -> Iterator[str]:
-    """Raise the peak to the largest of the invocation's vec4<f32>; a barrier must follow."""
-    yield "{ var bits = vec4<u32>();"
-    # As integers, so that infinities and NaN count as large.
-    yield from (f"bits = max(bits, bitcast<vec4<u32>>(abs({v})));" for v in vectors)
-    yield "let most = subgroupMax(max(max(bits.x, bits.y), max(bits.z, bits.w)));"
-    yield f"if (t % {subgroup_size}u == 0u) {{ atomicMax(&peak_{name}[0], most); }} }}"
+def publish(name: str, vectors: Sequence[str], subgroup_size: int = 0) -> Iterator[str]:
+    """Raise the peak if the invocations' vec4<f32> exceed the level; a barrier must follow.
+
+    For a first block, which does, `subgroup_size` lets one of so many invocations speak for all.
+    """
+    yield "{ var most = vec4<f32>();"
+    yield from (f"most = max(most, abs({v}));" for v in vectors)
+    # Infinities raise it, NaN are NaN at every level.
+    top, speaks = "bitcast<u32>(max(max(most.x, most.y), max(most.z, most.w)))", ""
+    if subgroup_size:
+        top, speaks = f"subgroupMax({top})", f" && t % {subgroup_size}u == 0u"
+    exceeds = f"(top >> 23u) >= level_{name} + {ROOM}u"
+    yield f"let top = {top};"
+    yield f"if ({exceeds}{speaks}) {{ atomicMax(&peak_{name}[0], top); }} }}"
 
 
 def rise(names: Sequence[str], accumulators: Sequence[str]) -> Iterator[str]:
     """Take the published peaks as levels, for accumulators of products of the named values."""
     for name in names:
-        yield f"let now_{name} = max(atomicLoad(&peak_{name}[0]) >> 23u, {LEAST_LEVEL}u);"
+        yield f"let peak_of_{name} = atomicLoad(&peak_{name}[0]) >> 23u;"
+        exceeds = f"peak_of_{name} >= level_{name} + {ROOM}u"
+        yield f"let now_{name} = select(level_{name}, peak_of_{name}, {exceeds});"
     changed = " || ".join(f"now_{name} != level_{name}" for name in names)
     risen = " + ".join(f"now_{name} - level_{name}" for name in names)
     if accumulators:
@@ -57,9 +72,9 @@ def rise(names: Sequence[str], accumulators: Sequence[str]) -> Iterator[str]:
 
 def scale(name: str) -> str:
     """What values are multiplied by before they are rounded."""
-    return f"bitcast<f32>((268u - level_{name}) << 23u)"
+    return f"bitcast<f32>(({254 + TOP}u - level_{name}) << 23u)"
 
 
 def undo(name: str) -> str:
     """The inverse of `scale`."""
-    return f"bitcast<f32>((level_{name} - 14u) << 23u)"
+    return f"bitcast<f32>((level_{name} - {TOP}u) << 23u)"

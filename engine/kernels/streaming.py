@@ -2,8 +2,9 @@
 
 Each owned row scores every streamed row by one or two dot products, turns the scores into weights,
 and sums streamed rows under these weights. Attention and both of its gradients have this form; no
-matrix of scores is ever stored. `streaming_tiled` and `streaming_direct` are the two ways to do it;
-where workgroups share the streamed rows, `streaming_parts` merges what they found.
+matrix of scores is stored, unless one gradient keeps its weights for the other. `streaming_tiled`
+and `streaming_direct` are the two ways to do it; where workgroups share the streamed rows,
+`streaming_parts` merges what they found.
 
 Roofline: compute; streamed rows are read once per workgroup of owned rows.
 """
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from math import ceil, log
 from typing import Literal
 
+from engine.kernels.heads import Place
 from engine.kernels.wgsl import MAX_GRID, Kernel, bindings, entry_point, f32
 from engine.specialize_attention import AttentionChoice, StreamKey, slice_quads
 
@@ -59,34 +61,6 @@ class Geometry:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Rows of heads that lie side by side in the `columns` of a matrix [images * rows, columns].
-
-    Head h of an image begins at column start + h * width; all in elements.
-    """
-
-    heads: int
-    rows: int
-    columns: int
-    start: int
-
-    def begin(self, head: str, width: int, scale: int) -> str:
-        """WGSL for where the first row of a head begins, in elements of `scale` numbers; rows lie
-        `columns` apart.
-        """
-        down = f"{head} / {self.heads}u * {self.rows * self.columns // scale}u"
-        return f"{down} + {head} % {self.heads}u * {width // scale}u + {self.start // scale}u"
-
-    def offset(self, row: str, width: int, scale: int) -> str:
-        """WGSL for where row number `row` of [images * heads * rows, width] begins, in elements of
-        `scale` numbers.
-        """
-        head = f"{row} / {self.rows}u % {self.heads}u * {width // scale}u"
-        down = f"({row} / {self.rows * self.heads}u * {self.rows}u + {row} % {self.rows}u)"
-        return f"{down} * {self.columns // scale}u + {head} + {self.start // scale}u"
-
-
-@dataclass(frozen=True)
 class Stream:
     """What a kernel computes; matrices are [heads * rows, width], vectors [heads * rows].
 
@@ -110,6 +84,10 @@ class Stream:
     streamed_vectors: tuple[str, ...] = ()
     writes_lse: bool = False
     """Also write the log-sum-exp of the scores of each row, to `lse`."""
+    kept: str = ""
+    """A weight that is also written, to `kept`, by the tiled variant: vec4<f32> [streamed heads,
+    blocks of choice.rows rows, others, choice.rows / 4], each of an invocation's four rows. Every
+    row must see all others. Not of a softmax, whose weights are not final before the end."""
     places: Mapping[str, Place] = field(default_factory=dict)
     """Where matrices and results lie that are not dense, by name."""
     turned: tuple[str, ...] = ()
@@ -177,6 +155,7 @@ def _prelude(s: Stream, choice: AttentionChoice) -> str:
     reads += [("position", "u32")] if s.over.offset is None else []
     writes = [(result, element) for result in s.results]
     writes += [("lse", "f32")] if s.writes_lse else []
+    writes += [("kept", "vec4<f32>")] if s.kept else []
     tiled = choice.variant == "tiled"
     whole = not tiled or s.over.quads % slice_quads(s.over.width, choice.slice) == 0
     owned = {name for _, name, _ in s.products}

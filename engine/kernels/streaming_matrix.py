@@ -112,7 +112,7 @@ class _Units(Tiled):
             registers.append(f"{name}_{number}")
             yield f"var {name}_{number} = vec4<f32>();"
             yield f"{guard}{{ {name}_{number} = load_{name}({head}, {row}, {e} % {self.quads}u); }}"
-        yield from publish(name, registers, self.units.subgroup_size)
+        yield from publish(name, registers)
 
     def _place(self, name: str, rows: int, tile: str) -> Iterator[str]:
         """The registers into shared memory, at their level."""
@@ -228,7 +228,7 @@ class _Units(Tiled):
         u, sums = self.units, self._sums_of(result)
         if weight in self.scaled:
             vectors = [f"{weight}{c}" for c in range(self.each)]
-            yield from publish(weight, vectors, u.subgroup_size)
+            yield from publish(weight, vectors)
             # The sum before may still read the tile.
             yield "workgroupBarrier();"
             yield f"let old_{weight} = level_{weight};"

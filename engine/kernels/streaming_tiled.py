@@ -104,6 +104,7 @@ class Tiled:
             body += self._product(score, owned, streamed)
         body += [scale_and_mask(s, self.choice, c) for c in range(self.each)]
         body += weights(s, self.each, self._all_of_row("top", "max(top, {v})"))
+        body += self._keep() if s.kept else []
         if s.softmax:
             body += [f"{name} *= fade.{LANES[i]};" for name, _, i, _ in self._accumulators()]
         for number in range(len(s.sums)):
@@ -208,6 +209,16 @@ class Tiled:
         for n in range(1, self.choice.lanes):
             other = f"partial[{n * self.height}u + ty]"
             lines.append(f"{name} = {combine.format(v=other)};")
+        return lines
+
+    def _keep(self) -> list[str]:
+        """Write the kept weights; neighbouring invocations have neighbouring vec4s of a row."""
+        o, rows = self.s.over, self.choice.rows
+        lines = [f"let keep = (source * {ceil(o.rows / rows)}u + row0 / {rows}u) * {o.others}u;"]
+        for c in range(self.each):
+            guard = f"if (n{c} < {o.others}u) " if o.others % self.choice.columns else ""
+            at = f"(keep + n{c}) * {self.height}u + ty"
+            lines.append(f"{guard}{{ kept[{at}] = {self.s.kept}{c}; }}")
         return lines
 
     def _sum(self, number: int) -> list[str]:

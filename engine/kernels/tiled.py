@@ -16,6 +16,9 @@ from engine.kernels.product import LANES, Product, accumulators, rank_one_update
 from engine.kernels.wgsl import Kernel, entry_point, with_erf
 from engine.specialize import MatmulChoice
 
+WORTH_A_BRANCH = 16
+"""Most rows of k per row left out: a branch in every step costs about 1 %."""
+
 
 @dataclass(frozen=True)
 class _Block:
@@ -105,7 +108,7 @@ def tiled(product: Product) -> Kernel:
         *_each_task(blocks, c.workgroup, _Block.store),
         "workgroupBarrier();",
         *_fetch("step + 1u", blocks, c),
-        *_arithmetic(blocks, c),
+        *_arithmetic(blocks, product),
         "workgroupBarrier();\n}",
         *_stores(c),
     ]
@@ -164,9 +167,13 @@ def _fetch(step: str, blocks: tuple[_Block, _Block], c: MatmulChoice) -> Iterato
     yield "}"
 
 
-def _arithmetic(blocks: tuple[_Block, _Block], c: MatmulChoice) -> Iterator[str]:
-    a, b = blocks
+def _arithmetic(blocks: tuple[_Block, _Block], product: Product) -> Iterator[str]:
+    """A step's rows; those that the last one does without stand under one condition."""
+    (a, b), c = blocks, product.choice
+    needed = _rows_of_last(product)
     for k in range(c.tile_k):
+        if k == needed:
+            yield f"if (step + 1u < {product.steps(c.tile_k)}) {{"
         yield "{"
         for q in range(a.groups):
             yield f"let a{q} = {a.read(k, q, 'ty')};"
@@ -174,6 +181,20 @@ def _arithmetic(blocks: tuple[_Block, _Block], c: MatmulChoice) -> Iterator[str]
             yield f"let b{j} = {b.read(k, j, 'tx')};"
         yield from rank_one_update(c.thread_m, c.thread_n, "a{q}.{lane}", "b{j}")
         yield "}"
+    if needed < c.tile_k:
+        yield "}"
+
+
+def _rows_of_last(product: Product) -> int:
+    """Rows of the last step that are multiplied: fewer where that saves more than a branch costs.
+
+    Of several parts of k the others take as long anyway.
+    """
+    k, c = product.shape.k, product.choice
+    beyond = -k % c.tile_k
+    if product.depth or c.split_k > 1 or WORTH_A_BRANCH * beyond < k:
+        return c.tile_k
+    return c.tile_k - beyond
 
 
 def _stores(c: MatmulChoice) -> Iterator[str]:

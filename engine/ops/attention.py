@@ -9,8 +9,9 @@ import numpy as np
 from engine.graph import Node, TensorType
 from engine.kernels import attention as kernels
 from engine.kernels.attention import AttentionShape
-from engine.lower import Lowering, Operand
+from engine.lower import Lowering
 from engine.op import Array, Attrs, Op, Sample, register, require
+from engine.ops.attention_gradients import lower_gradients
 from engine.ops.extra import extra
 from engine.ops.stream import lower_stream, sum_lanes
 
@@ -131,13 +132,7 @@ class AttentionGrad(Op):
         delta = to.scratch((s.heads, s.queries))
         row_sums = kernels.delta(s.heads * s.queries, s.width, sum_lanes(s.width, to.facts))
         to.dispatch(row_sums, [g, y], delta)
-        reads: list[Operand] = [q, k, v, g, lse, delta]
-        lower_stream(to, kernels.grad_queries(s), reads, node)
-        written = [to.extra(node, 0), to.extra(node, 1)]
-        if written == [None, None]:
-            return
-        writes = [to.scratch(k.shape) if buffer is None else buffer for buffer in written]
-        lower_stream(to, kernels.grad_keys(s), reads, *writes)
+        lower_gradients(to, s, [q, k, v, g, lse, delta], node)
 
     def samples(self) -> Iterator[Sample]:
         for (q, k), causal in CASES:

@@ -16,6 +16,7 @@ from engine.graph import Node, TensorType
 from engine.kernels import conv as kernels
 from engine.kernels.layout import Window
 from engine.kernels.matmul import MatmulShape
+from engine.kernels.operands import is_wide
 from engine.lower import Lowering
 from engine.op import Array, Attrs, Op, Sample, register, require
 from engine.ops.epilogue import (
@@ -100,8 +101,11 @@ class Conv2d(Op):
         shape = kernels.forward_shape(w, node.shape[3])
         choice = _choose(shape, to)
         epilogue = epilogue_of(node.inputs[FACTORS:], node.shape, node.attrs)
-        made = kernels.forward(w, shape, choice, epilogue)
+        made = kernels.forward(w, shape, choice, epilogue, to.stored(node.inputs[1]))
         emit_product(to, made, shape, choice, node.inputs, node, epilogue)
+
+    def halves(self, inputs: Sequence[TensorType], attrs: Attrs) -> Sequence[int]:
+        return (1,) if is_wide(inputs[1].shape[1]) else ()
 
     def samples(self) -> Iterator[Sample]:
         for image, out, attrs in CONVOLUTIONS:
@@ -159,8 +163,12 @@ class Conv2dInputGrad(Op):
         busy = max(min(2, shape.batch), ceil(prod(w.kernel) * out / shape.k))
         choice = _choose(replace(shape, batch=busy), to)
         epilogue = epilogue_of(node.inputs[FACTORS:], node.shape, node.attrs)
-        made = kernels.input_grad(w, out, shape, choice, epilogue)
+        stored = to.stored(node.inputs[1])
+        made = kernels.input_grad(w, out, shape, choice, epilogue, stored)
         emit_product(to, made, shape, choice, node.inputs, node, epilogue)
+
+    def halves(self, inputs: Sequence[TensorType], attrs: Attrs) -> Sequence[int]:
+        return (1,) if is_wide(attrs["image"][3]) else ()
 
     def samples(self) -> Iterator[Sample]:
         for image, out, attrs in CONVOLUTIONS:

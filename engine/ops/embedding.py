@@ -12,6 +12,7 @@ import numpy as np
 
 from engine.graph import Node, TensorType
 from engine.kernels import embedding as kernels
+from engine.kernels.operands import is_wide
 from engine.lower import Lowering
 from engine.op import Array, Attrs, Op, Sample, register, require
 
@@ -53,8 +54,11 @@ class Gather(Op):
 
     def lower(self, node: Node, to: Lowering) -> None:
         x, ids = node.inputs
-        kernel = kernels.gather(x.shape[0], prod(x.shape[1:]), ids.type.size)
+        kernel = kernels.gather(x.shape[0], prod(x.shape[1:]), ids.type.size, to.stored(x))
         to.dispatch(kernel, node.inputs, node)
+
+    def halves(self, inputs: Sequence[TensorType], attrs: Attrs) -> Sequence[int]:
+        return (0,) if is_wide(prod(inputs[0].shape[1:])) else ()
 
     def samples(self) -> Iterator[Sample]:
         for table, ids in CASES:

@@ -9,6 +9,8 @@ import numpy as np
 
 from engine.graph import Node, TensorType
 from engine.kernels.matmul import MatmulShape
+from engine.kernels.operands import is_wide
+from engine.kernels.product import Access
 from engine.lower import Lowering
 from engine.op import Array, Attrs, Sample, register, require
 from engine.ops.epilogue import (
@@ -84,7 +86,11 @@ class Matmul(ProductOp):
         b, *operands = others
         shape = _dimensions([rows, b.type], attrs)
         result = (*rows.shape[:-2], shape.m, shape.n)
-        return Factors(shape, b, epilogue_of(operands, result, attrs), operands)
+        access = Access(b=shape.b(to.stored(b)))
+        return Factors(shape, b, epilogue_of(operands, result, attrs), operands, access)
+
+    def halves(self, inputs: Sequence[TensorType], attrs: Attrs) -> Sequence[int]:
+        return (1,) if is_wide(inputs[1].shape[-1]) else ()
 
     def samples(self) -> Iterator[Sample]:
         sizes = ((1, 1, 1), (1, 8, 5), (5, 3, 7), (8, 4, 12), (13, 20, 37), (67, 36, 33))

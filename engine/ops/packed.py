@@ -17,7 +17,7 @@ from engine.kernels.layout import concat as concat_kernel
 from engine.kernels.layout import strided_copy
 from engine.kernels.matmul import MatmulShape
 from engine.kernels.matmul import matmul as matmul_kernels
-from engine.kernels.operands import Paired
+from engine.kernels.operands import Paired, is_wide
 from engine.kernels.product import Access
 from engine.lower import Lowering, Operand
 from engine.memory import ALIGNMENT, pack_runs
@@ -50,7 +50,12 @@ class PackedMatmul(ProductOp):
         self, rows: TensorType, others: Sequence[Node], attrs: Attrs, to: Lowering
     ) -> Factors:
         (m, k), n = rows.shape, sum(weight.shape[0] for weight in others)
-        return Factors(MatmulShape(1, m, n, k, transpose_b=True), _packed(others, to))
+        shape = MatmulShape(1, m, n, k, transpose_b=True)
+        access = Access(b=shape.b(to.stored(others[0])))
+        return Factors(shape, _packed(others, to), access=access)
+
+    def halves(self, inputs: Sequence[TensorType], attrs: Attrs) -> Sequence[int]:
+        return range(1, len(inputs)) if is_wide(inputs[0].shape[1]) else ()
 
     def gradient(self, node: Node, upstream: Node) -> Sequence[Node | None]:
         x, *weights = node.inputs
@@ -168,8 +173,11 @@ class GatedMatmul(ProductOp):
     ) -> Factors:
         (m, k), n = rows.shape, 2 * others[0].shape[0]
         shape = MatmulShape(1, m, n, k, transpose_b=True)
-        access = Access("gated_matmul", b=Paired(n, k))
+        access = Access("gated_matmul", b=Paired(n, k, to.stored(others[0])))
         return Factors(shape, _packed(others, to), Epilogue(gated=True), access=access)
+
+    def halves(self, inputs: Sequence[TensorType], attrs: Attrs) -> Sequence[int]:
+        return (1, 2) if is_wide(inputs[0].shape[1]) else ()
 
     def samples(self) -> Iterator[Sample]:
         for m, n, k in ((1, 2, 1), (5, 6, 64), (1, 34, 40), (3, 70, 7), (9, 12, 640)):
@@ -210,11 +218,12 @@ def _run(buffers: Sequence[int], to: Lowering) -> Operand | None:
 def _joined(weights: Sequence[Node], to: Lowering) -> Operand:
     """A copy in which the weights follow each other; eight bindings bound how many at a time."""
     operands: list[Operand] = [to.buffer(weight) for weight in weights]
+    stored = to.stored(operands[0])
     sizes = [weight.type.size for weight in weights]
     while len(operands) > 1:
         some, operands = operands[:7], operands[7:]
         lengths, sizes = sizes[:7], sizes[7:]
-        copy = to.scratch((sum(lengths),))
-        to.dispatch(concat_kernel(1, lengths), some, copy)
+        copy = to.scratch((sum(lengths),), stored)
+        to.dispatch(concat_kernel(1, lengths, stored), some, copy)
         operands, sizes = [copy, *operands], [sum(lengths), *sizes]
     return operands[0]

@@ -10,11 +10,12 @@ from typing import Any
 from engine.graph import Node, TensorType
 from engine.kernels import attention as kernels
 from engine.kernels.attention import AttentionShape
+from engine.kernels.heads import Place
 from engine.kernels.operands import element
-from engine.kernels.streaming import Place
 from engine.lower import Lowering, Operand
 from engine.op import Array, Attrs, Op, Sample, definition, register, require
 from engine.ops.attention import MAX_WIDTH
+from engine.ops.attention_gradients import lower_gradients
 from engine.ops.extra import extra
 from engine.ops.heads import join_heads
 from engine.ops.stream import lower_stream, sum_lanes
@@ -275,14 +276,7 @@ class PackedAttentionGrad(Op):
         place = dict(s.places)["g"]
         row_sums = kernels.delta(s.heads * s.queries, s.width, lanes, place, splits)
         to.dispatch(row_sums, [*given, y], *written)
-        reads = [*_read(node), g, lse, delta]
-        lower_stream(to, kernels.grad_queries(s), reads, node)
-        further = [to.extra(node, 0), to.extra(node, 1)]
-        if further == [None, None]:
-            return
-        unread = (s.kv_heads, s.keys, s.width)
-        writes = [to.scratch(unread) if buffer is None else buffer for buffer in further]
-        lower_stream(to, kernels.grad_keys(s), reads, *writes)
+        lower_gradients(to, s, [*_read(node), g, lse, delta], node)
 
     def samples(self) -> Iterator[Sample]:
         for shapes, attrs in CASES:

@@ -64,6 +64,11 @@ class Prologue(Op):
         (kernel,) = matmul_kernels(product.shape, choice, product.epilogue, access)
         to.dispatch(kernel, [x, product.matrix, *further, *product.others], node)
 
+    def halves(self, inputs: Sequence[TensorType], attrs: Attrs) -> Sequence[int]:
+        (name, own), given = attrs["product"], attrs["given"]
+        found = definition(name).halves([_rows(inputs, attrs), *inputs[given:]], own)
+        return [given - 1 + number for number in found]
+
     def samples(self) -> Iterator[Sample]:
         norm = ("rms_norm", {"eps": 1e-2})
         for m, n, k in ((1, 2, 1), (3, 6, 67), (4, 70, 640)):

@@ -22,12 +22,21 @@ def lower_stream(to: Lowering, program: Stream, reads: Sequence[Operand], *write
         to.dispatch(kernel(program, choice), reads, *writes)
         return
     parts = [to.scratch(shape) for shape in part_shapes(program, choice.splits)]
-    to.dispatch(kernel(partial(program), choice), reads, *parts)
+    # Each part keeps weights of its own.
+    kept = writes[-1:] if program.kept else ()
+    to.dispatch(kernel(partial(program), choice), reads, *parts, *kept)
+    finish_parts(to, program, choice.splits, parts, writes[: len(writes) - len(kept)])
+
+
+def finish_parts(
+    to: Lowering, program: Stream, count: int, parts: Sequence[int], writes: Sequence[Operand]
+) -> None:
+    """Results of a program from `count` parts of them; whoever reads sums may finish these."""
     if program.softmax or any(name in program.places for name in program.results):
-        to.dispatch(merged(program, choice.splits), parts, *writes)
+        to.dispatch(merged(program, count), parts, *writes)
         return
     over = program.over
-    splits = Splits(choice.splits, over.heads * over.rows, over.width, PLAIN)
+    splits = Splits(count, over.heads * over.rows, over.width, PLAIN)
     for part, result in zip(parts, writes, strict=True):
         to.finish_later(Unfinished(splits.kernel(), (part,), splits), result)
 

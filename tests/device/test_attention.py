@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from cases import Feeds, assert_close
-from device_runs import outputs, start, variant
+from bounds import watching
+from cases import Feeds, assert_close, operands
+from device_runs import kernel_labels, outputs, start, variant
 
 from engine import ops
 from engine.autodiff import gradients
@@ -17,7 +18,8 @@ from engine.graph import Graph
 from engine.interpret import interpret
 from engine.kernels import attention as kernels
 from engine.kernels.attention import AttentionShape
-from engine.specialize import DeviceFacts
+from engine.op import Sample, definition
+from engine.specialize import DeviceFacts, MatmulChoice
 from engine.specialize_attention import (
     FEW_NARROW,
     FEW_QUERIES,
@@ -126,6 +128,45 @@ def test_every_choice(
         if "total use of workgroup storage" not in str(error):
             raise
         pytest.skip("this device has too little shared memory for the choice")
+
+
+def test_weights_kept_for_the_gradient_of_queries(
+    gpu: Gpu, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shared heads, parts of queries and of keys, rows that no tile or vec4 divides; dense and in
+    matrices of tokens.
+    """
+    monkeypatch.setattr("engine.specialize_attention.LEAST_KEPT_PAIRS", 1)
+    streamed = replace(FEW_NARROW, slice=32, splits=2)
+    for module in ("stream", "attention_gradients"):
+        monkeypatch.setattr(f"engine.ops.{module}.choose_attention", lambda *_: streamed)
+    tile = MatmulChoice("tiled", 32, 32, 8, 4, 4)
+
+    def choose(batch: int, m: int, n: int, k: int, facts: DeviceFacts) -> MatmulChoice:
+        return replace(tile, split_k=3 if n in (4, 8) else 1)
+
+    monkeypatch.setattr("engine.ops.attention_gradients.choose_matmul", choose)
+    cases = [
+        ("attention_grad", Sample((q, k, k, q, q[:2], q), {"causal": False, "scale": 0.2}))
+        for q, k in (((2, 33, 20), (1, 66, 20)), ((2, 36, 8), (2, 64, 8)))
+    ]
+    *_, shared, images = definition("packed_attention_grad").samples()
+    keys = replace(images, shapes=(images.shapes[0], (80, 8), (80, 8), *images.shapes[3:]))
+    cases += [("packed_attention_grad", sample) for sample in (shared, keys)]
+    graph, feeds = Graph(), Feeds()
+    for number, (op, sample) in enumerate(cases):
+        given = operands(graph, f"case {number}", sample, feeds, rng)
+        y = graph.add(op, given, **sample.attrs)
+        for k, node in enumerate((y, ops.extra(y, 0), ops.extra(y, 1))):
+            graph.output(f"case {number} d{'qkv'[k]}", node)
+    facts = variant(gpu, "gpu")
+    facts = replace(facts, max_storage_buffers=facts.max_storage_buffers - 1)
+    labels = kernel_labels(compile_graph(graph, facts))
+    assert sum(label.startswith("attention_grad_q_product") for label in labels) == 4
+    assert not any(label.startswith("attention_grad_q_2x") for label in labels)
+    with watching(gpu) as watched:
+        compare(gpu, graph, feeds, facts)
+        assert watched.left() == []
 
 
 @pytest.mark.parametrize("chosen", ["cpu", "gpu"])

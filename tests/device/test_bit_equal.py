@@ -101,7 +101,8 @@ class Session:
                 on_chunk=self.chunks.append,
             )
             driver.open()
-            loop.run(lambda: train.runs < STEPS)
+            jobs = (train, infer) if mode == "both" else (train,)
+            loop.run(lambda: any(job.runs < STEPS for job in jobs))
             loop.finish()
             self.inferences = infer.runs
         self.steps = rig.network.step

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from bounds import watching
 from cases import Feeds, relative_l2
 from device_runs import outputs
 from test_conv_kernels import add_convolution
@@ -27,14 +28,17 @@ ROUNDED = (5e-5, 3e-3)
 
 @pytest.fixture
 def facts(gpu: Gpu) -> DeviceFacts:
-    """Of a GPU with the units of the device."""
+    """Of a GPU with the units of the device; the watch takes one binding."""
     if gpu.facts.matrix_units is None:
         pytest.skip(f"no matrix units through {gpu.implementation} on {gpu.name}")
-    return replace(gpu.facts, is_cpu=False)
+    left = gpu.facts.max_storage_buffers - 1
+    return replace(gpu.facts, is_cpu=False, max_storage_buffers=left)
 
 
 def compare(gpu: Gpu, graph: Graph, feeds: Feeds, facts: DeviceFacts) -> None:
-    got = outputs(gpu, graph, feeds, facts, contract="accelerated")
+    with watching(gpu) as watched:
+        got = outputs(gpu, graph, feeds, facts, contract="accelerated")
+        assert watched.left() == []
     want = interpret(graph, feeds, [*graph.outputs.values()])
     for name, value in zip(graph.outputs, want, strict=True):
         error = relative_l2(got[name].astype(np.float64), value)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from bench_records import GRADIENTS, OUTPUT, failed, job, mode, record, runs
 
-from app.bench.cells import make_cells
+from app.bench.cells import Runs, make_cells
 from app.bench.golden import Golden, Gradient, sample
 from app.bench.protocol import FULL
 from app.bench.record import Mode, Phase, PhaseRecord
@@ -52,6 +52,20 @@ def test_wrong_results_fail(tmp_path: Path) -> None:
         cell = make_cells(engine, reference, golden)[2]
         assert cell.gate == "fails gate" and cell.why.startswith("probe of b")
         assert all(finding.good for finding in cell.paper)
+
+
+def test_rounded_weights_are_judged_for_inference_only(tmp_path: Path) -> None:
+    def found(runner: str, output: np.ndarray) -> Runs:
+        made = record(runner, mode("plan", 1))
+        rounded = replace(made.job, storage="f16")
+        return runs(tmp_path, replace(made, job=rounded, phases=made.phases[:2]), output=output)
+
+    for factor, gate in ((1.009, "ok"), (1.011, "fails gate")):
+        engine, torch = found("engine", factor * OUTPUT), found("torch", OUTPUT)
+        cells = make_cells(engine, torch, GOLDEN)
+        assert [cell.phase for cell in cells] == [Phase.INFERENCE, Phase.MINIMAL]
+        assert {cell.gate for cell in cells} == {gate}
+    assert engine.first.compile_s() == 1.0
 
 
 def test_results_that_cannot_be_compared_fail(tmp_path: Path) -> None:

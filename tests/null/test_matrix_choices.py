@@ -12,7 +12,7 @@ from engine.kernels.attention import AttentionShape, attention, grad_keys, grad_
 from engine.kernels.matmul import matmul
 from engine.kernels.product import MatmulShape
 from engine.specialize import Contract, DeviceFacts, MatrixUnits, choose_matmul, matrix_tiles
-from engine.specialize_attention import choose_attention
+from engine.specialize_attention import choose_attention, keep_weights
 from models.zoo import WORKLOADS
 
 UNITS = MatrixUnits(16, 16, 16, 32)
@@ -55,9 +55,18 @@ def test_only_the_accelerated_contract_rounds(name: str) -> None:
 
 
 def test_what_units_do_not_make_faster_stays_strict() -> None:
-    assert choose_matmul(1, 64, 256, 256, FACTS, "nt").variant == "tiled"
+    assert choose_matmul(1, 50, 720, 32, FACTS, "nt").variant == "tiled"
     few = AttentionShape(9, 3, 128, 128, 64, True, 0.125)
     assert choose_attention(attention(few, lse=False).key, FACTS).variant == "tiled"
+
+
+def test_weights_are_kept_where_scoring_again_is_dear() -> None:
+    strict, pairs = replace(FACTS, matrix_units=None), 6 * 1536 * 1500
+    assert keep_weights(pairs, strict)
+    assert not keep_weights(pairs // 20, strict) and not keep_weights(2 * pairs, strict)
+    others = [FACTS, replace(strict, is_cpu=True), replace(strict, max_storage_buffers=8)]
+    others.append(replace(strict, max_binding_bytes=4 * pairs - 4))
+    assert not any(keep_weights(pairs, facts) for facts in others)
 
 
 def test_few_rows_are_bound_by_memory_and_stay_strict() -> None:

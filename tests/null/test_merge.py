@@ -41,6 +41,16 @@ def waiting(workgroup: int, shared: int = 64) -> Kernel:
     return Kernel("wait", source + entry_point(workgroup, body), (1, 1, 1), 9)
 
 
+def by_units(workgroup: int) -> Kernel:
+    kernel = waiting(workgroup)
+    return replace(kernel, source=F16_HEADER + kernel.source)
+
+
+def one_word(workgroup: int) -> Kernel:
+    kernel = waiting(workgroup)
+    return replace(kernel, source="var<workgroup> once: u32;\n" + kernel.source)
+
+
 def buffers(*kinds: str) -> list[Buffer]:
     packs = {"gradient", "parameter"}
     return [
@@ -64,9 +74,12 @@ def launch(kernel: Kernel, read: int, write: int) -> Dispatch:
         ((waiting(64, 900), waiting(64, 900)), True),
         ((waiting(64, 900), waiting(64, 901)), False),
         ((adding(100), Kernel("foreign", "fn main() {}", (1, 1, 1))), False),
-        ((adding(100), Kernel("f16", F16_HEADER + adding(100).source, (2, 1, 1))), False),
+        ((adding(100), by_units(64)), True),
+        ((waiting(64), by_units(64)), True),
+        ((one_word(64), by_units(64)), False),
     ],
-    ids=["alike", "sizes", "wider", "narrower", "odd", "one memory", "two", "foreign", "f16"],
+    ids=["alike", "sizes", "wider", "narrower", "odd", "one memory", "two", "foreign", "f16"]
+    + ["f16 after 16 bytes", "f16 after 4"],
 )
 def test_which_kernels_fit_together(pair: tuple[Kernel, Kernel], together: bool) -> None:
     known = buffers(*["transient"] * 4)
@@ -74,6 +87,7 @@ def test_which_kernels_fit_together(pair: tuple[Kernel, Kernel], together: bool)
     dispatches, starts = merge(group, (0,), known, GPU)
     assert len(dispatches) == (1 if together else 2) and starts == (0,)
     assert {b for d in dispatches for b in d.write_ids()} == {1, 3}
+    assert all(d.kernel.source.find(F16_HEADER) in (-1, 0) for d in dispatches)
 
 
 @pytest.mark.parametrize(
