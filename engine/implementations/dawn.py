@@ -154,7 +154,8 @@ class Dawn(Implementation):
 
     def unchecked_module(self, device: wgpu.GPUDevice, code: str, label: str) -> Any:
         """As all modules of the device are; see ENABLED_TOGGLES."""
-        return device.create_shader_module(code=code, label=label)
+        # By the class: what is called on the device itself counts, and so does the caller.
+        return type(device).create_shader_module(device, code=code, label=label)
 
     def compile(
         self, device: wgpu.GPUDevice, pipelines: Sequence[Callable[[], dict[str, Any]]]
