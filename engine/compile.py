@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from engine.graph import Graph, verify
+from engine.halves import halved
 from engine.lower import Lowering
 from engine.memory import plan_memory
 from engine.merge import merge
@@ -13,7 +14,7 @@ from engine.plan import Plan
 from engine.rewrite import Engine, rewrite
 from engine.schedule import schedule, verify_groups
 from engine.specialize import Contract, DeviceFacts
-from engine.storage import Storage, halved
+from engine.storage import Storage
 
 
 def compile_graph(
@@ -31,7 +32,7 @@ def compile_graph(
     `contract`: strict f32, or accelerated, where products round their factors to 11 bits on devices
     with matrix units; sums and results are f32 in both.
     `storage`: of f16, parameters that only products and gathers read lie in memory so, but for
-    those in `kept` (see `engine.storage`); arithmetic and all else stay f32. Programs that train
+    those in `kept` (see `engine.halves`); arithmetic and all else stay f32. Programs that train
     cannot have it: PlanError.
     `optimize` names the rewriting engine ("greedy", which is also True, or "egraph") or is False
     for none, and `alias=False` gives each transient its own memory; neither may change results

@@ -14,7 +14,7 @@ from engine.graph import STORED, TensorType
 from engine.kernels.wgsl import Kernel
 from engine.pipelines import Program
 from engine.plan import Plan
-from engine.storage import survives
+from engine.storage import rounded
 
 if TYPE_CHECKING:
     import wgpu
@@ -78,10 +78,11 @@ class Session:
         kind = self.type(name)
         if tuple(value.shape) != kind.shape:
             raise PlanError(f"'{name}' has shape {list(kind.shape)}, got {list(value.shape)}")
-        if kind.dtype == "f16" and not survives(value):
+        data = rounded(value) if kind.dtype == "f16" else value
+        if data is None:
             raise PlanError(f"'{name}' has values too large or too small for f16: keep it in f32")
         where = self.range(name)
-        data = np.ascontiguousarray(value, STORED[kind.dtype])
+        data = np.ascontiguousarray(data, STORED[kind.dtype])
         self.gpu.queue.write_buffer(where.buffer, where.offset, data)
 
     def read(self, name: str) -> np.ndarray:
@@ -140,8 +141,8 @@ class Session:
         """
         parts: list[wgpu.GPUCommandBuffer] = []
         first, last = 0, len(self.commands)
+        late = self.gpu.backend.translates_late
         while first < last or not parts:
-            late = self.gpu.backend.translates_late
             end = min(last, max(FIRST_PART, GROWTH * first)) if late else last
             encoder = self.gpu.device.create_command_encoder()
             self.encode(encoder, first, end)

@@ -105,6 +105,10 @@ class Session:
             loop.run(lambda: any(job.runs < STEPS for job in jobs))
             loop.finish()
             self.inferences = infer.runs
+            assert rig.network.step == train.runs
+        # A frame of a fast device has room for many.
+        if rig.gpu.facts.is_cpu:
+            assert rig.network.step in (STEPS, STEPS + 1)  # the step under way is finished
         self.steps = rig.network.step
         self.weights = weights_of(rig.network)
         assert all(row.submit_ns is not None for row in self.frames)

@@ -12,10 +12,11 @@ from engine.check import check_plan
 from engine.compile import compile_graph
 from engine.errors import PlanError
 from engine.graph import Graph, Node
+from engine.halves import halved
 from engine.memory import ALIGNMENT
 from engine.optim import keep_gradients
 from engine.serialize import dump_plan, load_plan
-from engine.storage import halved, survives
+from engine.storage import survives
 
 
 def parameter(graph: Graph, name: str, *shape: int) -> Node:
