@@ -22,8 +22,13 @@ TOLERANCE = 0.02
 WEIGHTS = ("query", "key", "value", "mix")
 
 
+STEEP = 2.0**14
+"""How much larger the last columns of a factor are: more than its first block leaves room for."""
+
+
 def units_are_right(gpu: Gpu) -> bool:
-    """Train one attention layer for a step under both contracts, and compare all results.
+    """Train one attention layer for a step under both contracts, and compare all results, with a
+    product whose factors are steep: units must give infinities where f16 overflows.
 
     Takes seconds, most of them to compile. Raises GpuError when the device is lost.
     """
@@ -44,10 +49,14 @@ def _results(gpu: Gpu, contract: Contract) -> list[np.ndarray]:
     for name in ("x", *WEIGHTS):
         shape = session.type(name).shape
         session.write(name, (rng.standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float32))
+    for name, power in (("rising", 1), ("falling", -1)):
+        shape = session.type(name).shape
+        slope = np.where(np.arange(shape[-1]) < shape[-1] // 2, 1.0, STEEP**power)
+        session.write(name, (rng.standard_normal(shape) * slope).astype(np.float32))
     session.poison()
     session.run()
     gradients = (session.read(f"gradient:{name}") for name in WEIGHTS)
-    return [session.read("loss"), *gradients]
+    return [session.read("loss"), session.read("steep"), *gradients]
 
 
 def _layer() -> Graph:
@@ -65,5 +74,7 @@ def _layer() -> Graph:
     mixed = ops.reshape(ops.permute(ops.attention(*heads), (1, 0, 2)), (TOKENS, width))
     loss = ops.mean_square(ops.linear(mixed, weight("mix")))
     graph.output("loss", loss)
+    rising, falling = graph.input("rising", (TOKENS, width)), graph.input("falling", (width, width))
+    graph.output("steep", ops.matmul(rising, falling, transpose_b=True))
     keep_gradients(loss)
     return graph

@@ -144,10 +144,13 @@ allow the least can hold all but the first.
 """
 MATRIX_TILES = (
     (128, 64, 64, 32, 32, 1),
-    (64, 32, 64, 32, 16, 2),
+    (64, 64, 64, 32, 16, 1),
+    (64, 64, 32, 64, 16, 1),
+    (64, 32, 128, 32, 16, 2),
+    (32, 32, 128, 16, 16, 2),
 )
-"""Of matrix units: extents along m, n and k, a subgroup's part along m and n, and slices of k. Two
-more make the products of the workloads no faster (docs/measurements.md).
+"""Of matrix units: extents along m, n and k, a subgroup's part along m and n, and slices of k. A
+sixth makes the products of the workloads no faster (docs/measurements.md).
 """
 WORTH_UNITS = 0.9
 """Largest share of a strict kernel's time: drivers compile one of matrix units for a second."""

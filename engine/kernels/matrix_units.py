@@ -1,9 +1,11 @@
 """Matrix products by a device's matrix units: operands rounded to f16, sums in f32.
 
 Rounding keeps 11 significant bits, as TF32 does, but f16 has only five bits of exponent:
-derivatives vanish in it, and large values overflow. So each operand's block is scaled by a power
-of two while it is staged (`scaled_f16`). Whether the next block needs another one is found in
-registers, where it waits for its turn, and told to the workgroup at a barrier that is there anyway.
+derivatives vanish in it, and large values overflow. So each operand is scaled by a power of two
+while it is staged (`scaled_f16`), which its first block sets, with much room: nothing is asked of
+the others, which would cost a fifth of the time. A sum that is not finite in the end tells of
+values that needed more. Then all blocks are looked through for the largest, and the tile is
+computed once more.
 
 Subgroups share a tile of the result, and with `slices_k` several subgroups share one part of it,
 each taking every so manieth piece of k. Results go through shared memory, so that the guarded,
@@ -17,9 +19,15 @@ from dataclasses import dataclass
 from math import ceil
 
 from engine.kernels.product import LANES, Product
-from engine.kernels.scaled_f16 import declare, initial, publish, rise, scale, undo
+from engine.kernels.scaled_f16 import declare, initial, publish, scale, settle, undo
 from engine.kernels.wgsl import F16_HEADER, Kernel, entry_point, with_erf
 from engine.specialize import F16_PAD, MatmulChoice
+
+TOP = 5
+"""Exponent of what the largest values of an operand's first block are scaled to: others may be
+2^10 times larger, and lose no bit down to 2^-19 of them."""
+INFINITE = "0x7f800000u"
+"""Bits of the magnitude of an infinity; of NaN, more."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +79,7 @@ class _Block:
     def stage(self) -> Iterator[str]:
         """The registers into shared memory, scaled and rounded."""
         name = self.name
-        yield f"let scale_{name} = {scale(name)};"
+        yield f"let scale_{name} = {scale(name, TOP)};"
         stores = " ".join(f"s{name}[at + {e}u] = h.{lane};" for e, lane in enumerate(LANES))
         yield from self.each_task(
             f"let h = vec4<f16>({{p}} * scale_{name}); "
@@ -102,21 +110,20 @@ def matrix_units(product: Product) -> Kernel:
         *(f"var {name} = {_result(c)}();" for name in _accumulators(c)),
         *(f"var {register} = vec4<f32>();" for block in blocks for register in block.registers),
         *initial("ab"),
-        *_fetch("first", blocks, c),
-        *_publish(blocks, c.units.subgroup_size),
-        "workgroupBarrier();",
-        # The first block's levels, while there are no sums yet.
-        *rise("ab", []),
+        "for (var attempt = 0u; attempt < 2u; attempt++) {",
+        *_levels(blocks, c),
         "for (var step = first; step < last; step++) {",
         *(line for block in blocks for line in block.stage()),
         "workgroupBarrier();",
         *_fetch("step + 1u", blocks, c),
         *_arithmetic(blocks, c),
-        *_publish(blocks),
         "workgroupBarrier();",
-        *rise("ab", _accumulators(c)),
         "}",
+        "var largest = vec4<u32>();",
         *_stores(c),
+        *_leave_if_finite(),
+        *(f"{name} = {_result(c)}();" for name in _accumulators(c)),
+        "}",
     ]
     shared = [
         f"var<workgroup> s{block.name}: array<f16, {block.rows * block.stride}>;\n"
@@ -174,9 +181,23 @@ def _fetch(step: str, blocks: tuple[_Block, _Block], c: MatmulChoice) -> Iterato
     yield "}"
 
 
-def _publish(blocks: tuple[_Block, _Block], subgroup_size: int = 0) -> Iterator[str]:
+def _levels(blocks: tuple[_Block, _Block], c: MatmulChoice) -> Iterator[str]:
+    """Levels for the first block, or in a second attempt for all; the first is left fetched."""
+    assert c.units is not None
+    yield "for (var step = select(first + 1u, last, attempt > 0u); step > first; step--) {"
+    yield from _fetch("step - 1u", blocks, c)
     for block in blocks:
-        yield from publish(block.name, block.registers, subgroup_size)
+        yield from publish(block.name, block.registers, c.units.subgroup_size)
+    yield "}"
+    yield "workgroupBarrier();"
+    yield from settle("ab")
+
+
+def _leave_if_finite() -> Iterator[str]:
+    """End the attempts unless a sum that was stored is an infinity or NaN."""
+    yield "let most = max(max(largest.x, largest.y), max(largest.z, largest.w));"
+    yield f"if (most >= {INFINITE}) {{ atomicStore(&peak_a[1], 1u); }}"
+    yield "if (workgroupUniformLoad(&peak_a[1]) == 0u) { break; }"
 
 
 def _arithmetic(blocks: tuple[_Block, _Block], c: MatmulChoice) -> Iterator[str]:
@@ -208,7 +229,7 @@ def _stores(c: MatmulChoice) -> Iterator[str]:
     """All results, a row of every subgroup's units at a time."""
     assert c.units is not None
     u, across, quads = c.units, c.tile_n // c.thread_n, c.tile_n // 4
-    yield f"let undo_a = {undo('a')}; let undo_b = {undo('b')};"
+    yield f"let undo_a = {undo('a', TOP)}; let undo_b = {undo('b', TOP)};"
     part = u.m * c.thread_n
     tasks = c.tile_m // c.thread_m * u.m * quads
     for i in range(c.thread_m // u.m):
@@ -227,5 +248,7 @@ def _stores(c: MatmulChoice) -> Iterator[str]:
         for z in range(c.slices_k):
             lanes = (f"results[at + {z * c.lanes * part + e}u]" for e in range(4))
             yield f"value += vec4<f32>({', '.join(lanes)});"
+        # Compilers may take for granted that numbers are finite: their bits are not lied about.
+        yield "largest = max(largest, bitcast<vec4<u32>>(value) & vec4<u32>(0x7fffffffu));"
         target = f"row0 + down / {u.m}u * {c.thread_m}u + {i * u.m}u + down % {u.m}u"
         yield f"store(y_base, {target}, column0 / 4u + quad, value * undo_a * undo_b);\n}}"

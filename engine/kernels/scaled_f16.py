@@ -1,11 +1,12 @@
 """Values rounded to f16 in blocks that share a power of two, their *level*.
 
 The level is the biased exponent of the largest magnitude of the block that set it. At a level,
-values of that exponent are scaled into [2^12, 2^13): a block may be 2^3 times larger before it
-overflows, and what is 2^26 times smaller begins to lose bits. Only a block that would overflow
-raises the level, by way of `peak_NAME` in shared memory, to which all others leave no trace: they
-cost one maximum per element. Levels only rise, and sums of products at an old level are scaled
-down, exactly.
+values of that exponent are scaled into [2^top, 2^(top + 1)): another block may be 2^(15 - top)
+times larger before it overflows, and what is 2^(top + 14) times smaller begins to lose bits.
+
+Whoever asks of every block whether it would overflow (`publish`, `rise`) needs little room, and
+raises the level by way of `peak_NAME` in shared memory, to which all other blocks leave no trace:
+they cost one maximum per element. Whoever asks afterwards (`settle`) needs more.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from collections.abc import Iterator, Sequence
 LEAST_LEVEL = 15
 """For a smaller one the scale, or its inverse, would not be a normal number."""
 TOP = 12
-"""Exponent of what values of a level's exponent are scaled to."""
+"""Exponent of what values of a level's exponent are scaled to, where every block is asked."""
 ROOM = 15 - TOP
 """By how much an exponent may exceed the level: 2^16 is beyond f16."""
 
 
 def declare(names: Sequence[str]) -> str:
-    """WGSL of the peaks in shared memory.
+    """WGSL of the peaks in shared memory: the first of four words, the second is the kernel's.
 
     Each fills 16 bytes: drivers place variables one after another, and matrix units read and write
     garbage where a row of an array does not begin at a multiple of that (measured on an H200).
@@ -33,7 +34,8 @@ def initial(names: Sequence[str]) -> Iterator[str]:
     """Levels and peaks before anything is known."""
     yield from (f"var level_{name} = {LEAST_LEVEL}u;" for name in names)
     # Of all shared memory only this must be zero: a device may leave out to clear the rest.
-    yield f"if (t == 0u) {{ {' '.join(f'atomicStore(&peak_{name}[0], 0u);' for name in names)} }}"
+    zeros = (f"atomicStore(&peak_{name}[{place}], 0u);" for name in names for place in (0, 1))
+    yield f"if (t == 0u) {{ {' '.join(zeros)} }}"
     yield "workgroupBarrier();"
 
 
@@ -53,28 +55,25 @@ def publish(name: str, vectors: Sequence[str], subgroup_size: int = 0) -> Iterat
     yield f"if ({exceeds}{speaks}) {{ atomicMax(&peak_{name}[0], top); }} }}"
 
 
-def rise(names: Sequence[str], accumulators: Sequence[str]) -> Iterator[str]:
-    """Take the published peaks as levels, for accumulators of products of the named values."""
+def rise(names: Sequence[str]) -> Iterator[str]:
+    """Take published peaks as levels; these only rise."""
     for name in names:
         yield f"let peak_of_{name} = atomicLoad(&peak_{name}[0]) >> 23u;"
         exceeds = f"peak_of_{name} >= level_{name} + {ROOM}u"
-        yield f"let now_{name} = select(level_{name}, peak_of_{name}, {exceeds});"
-    changed = " || ".join(f"now_{name} != level_{name}" for name in names)
-    risen = " + ".join(f"now_{name} - level_{name}" for name in names)
-    if accumulators:
-        yield f"if ({changed}) {{"
-        # 2^-127 and less: nothing is left of the old sums.
-        yield f"let factor = bitcast<f32>((127u - min({risen}, 127u)) << 23u);"
-        yield from (f"{a} = subgroupMatrixScalarMultiply({a}, factor);" for a in accumulators)
-        yield "}"
-    yield from (f"level_{name} = now_{name};" for name in names)
+        yield f"level_{name} = select(level_{name}, peak_of_{name}, {exceeds});"
 
 
-def scale(name: str) -> str:
+def settle(names: Sequence[str]) -> Iterator[str]:
+    """Take the peaks of all that was published until now as levels."""
+    for name in names:
+        yield f"level_{name} = max(atomicLoad(&peak_{name}[0]) >> 23u, {LEAST_LEVEL}u);"
+
+
+def scale(name: str, top: int = TOP) -> str:
     """What values are multiplied by before they are rounded."""
-    return f"bitcast<f32>(({254 + TOP}u - level_{name}) << 23u)"
+    return f"bitcast<f32>(({254 + top}u - level_{name}) << 23u)"
 
 
-def undo(name: str) -> str:
+def undo(name: str, top: int = TOP) -> str:
     """The inverse of `scale`."""
-    return f"bitcast<f32>((level_{name} - {TOP}u) << 23u)"
+    return f"bitcast<f32>((level_{name} - {top}u) << 23u)"

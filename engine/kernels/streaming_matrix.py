@@ -133,7 +133,7 @@ class _Units(Tiled):
         for name, _ in pairs:
             yield from self._read(name, rows, "head", "row0", s.over.rows)
         yield "workgroupBarrier();"
-        yield from rise([name for name, _ in pairs], [])
+        yield from rise([name for name, _ in pairs])
         for name, tile in pairs:
             yield from self._place(name, rows, f"tile_{tile}")
         yield "workgroupBarrier();"
@@ -152,7 +152,7 @@ class _Units(Tiled):
         # Also ends the turn before.
         lines.append("workgroupBarrier();")
         lines += [f"let before_{name} = level_{name};" for _, name, _ in self.s.sums]
-        lines += rise(self.streamed, [])
+        lines += rise(self.streamed)
         for name in self.streamed:
             lines += self._place(name, columns, f"tile_{name}")
         for c in range(self.each):
@@ -232,7 +232,7 @@ class _Units(Tiled):
             # The sum before may still read the tile.
             yield "workgroupBarrier();"
             yield f"let old_{weight} = level_{weight};"
-            yield from rise([weight], [])
+            yield from rise([weight])
             yield from _lower(sums, f"level_{weight} - old_{weight}", streamed)
             yield f"let factor_{weight} = {scale(weight)};"
         else:
