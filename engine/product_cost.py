@@ -62,16 +62,16 @@ class UnitsSpeed:
 MATRIX_SPEEDS = {
     (128, 64, 64): UnitsSpeed(0.28, 1.05, 2.95),
     (64, 64, 64): UnitsSpeed(0.20, 0.78, 1.75),
-    (64, 64, 32): UnitsSpeed(0.42, 0.26, 0.75),
+    (64, 64, 32): UnitsSpeed(0.42, 0.28, 0.85),
     (64, 32, 128): UnitsSpeed(0.26, 0.92, 1.57),
     (32, 32, 128): UnitsSpeed(0.25, 0.64, 1.07),
 }
-"""The same of matrix units, whose launches and sums take longer where they run."""
-MATRIX_LAUNCH_US = 2.2
+"""The same of matrix units."""
 MATRIX_SUM_US = 3.5
+"""Instead of SUM_US, of all products where there are matrix units: Dawn's launches take longer."""
 
 
-def predicted_us(key: MatmulKey, choice: MatmulChoice) -> float:
+def predicted_us(key: MatmulKey, choice: MatmulChoice, sum_us: float = SUM_US) -> float:
     """Microseconds of a product by one of the tiles in SPEEDS or MATRIX_SPEEDS."""
     c = choice
     groups = key.batch * ceil(key.m / c.tile_m) * ceil(key.n / c.tile_n) * c.split_k
@@ -82,7 +82,6 @@ def predicted_us(key: MatmulKey, choice: MatmulChoice) -> float:
     product_us = _units_us(c, share, steps) if c.units else _tiled_us(c, share, steps)
     if c.split_k == 1:
         return product_us
-    sum_us = MATRIX_SUM_US if c.units else SUM_US
     return product_us + sum_us + parts_bytes(key, c.split_k + 1) / SUM_BYTES_PER_US
 
 
@@ -96,9 +95,7 @@ def _tiled_us(c: MatmulChoice, share: float, steps: int) -> float:
 
 def _units_us(c: MatmulChoice, share: float, steps: int) -> float:
     speed = MATRIX_SPEEDS[c.tile_m, c.tile_n, c.tile_k]
-    return (
-        MATRIX_LAUNCH_US + steps * (speed.wait_us + speed.work_us * share) + speed.ends_us * share
-    )
+    return LAUNCH_US + steps * (speed.wait_us + speed.work_us * share) + speed.ends_us * share
 
 
 def parts_bytes(key: MatmulKey, count: int) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Literal, NamedTuple
 
-from engine.product_cost import parts_bytes, predicted_us
+from engine.product_cost import MATRIX_SUM_US, SUM_US, parts_bytes, predicted_us
 
 Contract = Literal["strict", "accelerated"]
 """How products are computed: in f32, or with factors of 11 bits where that is faster."""
@@ -145,15 +145,14 @@ allow the least can hold all but the first.
 MATRIX_TILES = (
     (128, 64, 64, 32, 32, 1),
     (64, 64, 64, 32, 16, 1),
-    (64, 64, 32, 64, 16, 1),
+    (64, 64, 32, 32, 16, 1),
     (64, 32, 128, 32, 16, 2),
     (32, 32, 128, 16, 16, 2),
 )
 """Of matrix units: extents along m, n and k, a subgroup's part along m and n, and slices of k. A
-sixth makes the products of the workloads no faster (docs/measurements.md).
+sixth makes the products of the workloads no faster (docs/measurements.md). All have workgroups of
+one size, so that launches can be merged.
 """
-WORTH_UNITS = 0.9
-"""Largest share of a strict kernel's time: drivers compile one of matrix units for a second."""
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 LEAST_K = 32
 """Of a part of k: below it there is nothing to gain."""
@@ -193,12 +192,8 @@ def _usual_matmul(key: MatmulKey, facts: DeviceFacts) -> MatmulChoice:
     tiles = (*TILES, *matrix_tiles(facts.matrix_units))
     fitting = [tile for tile in tiles if tile.fits(facts)]
     choices = (choice for tile in fitting for choice in _in_parts(tile, key, facts))
-    return min(choices, key=lambda choice: _cost(key, choice))
-
-
-def _cost(key: MatmulKey, choice: MatmulChoice) -> float:
-    """Microseconds, and what a kernel must save to be worth its compilation."""
-    return predicted_us(key, choice) / (WORTH_UNITS if choice.units else 1)
+    sum_us = MATRIX_SUM_US if facts.matrix_units else SUM_US
+    return min(choices, key=lambda choice: predicted_us(key, choice, sum_us))
 
 
 def matrix_tiles(units: MatrixUnits | None) -> Iterator[MatmulChoice]:

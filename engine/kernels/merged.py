@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import zip_longest
 from math import ceil, prod
 
 from engine.kernels.wgsl import F16_HEADER, Kernel, entry_point, linear_grid
@@ -71,10 +72,8 @@ def choice(kernel: Kernel) -> int:
 
 def shared_bytes(kernels: Sequence[Kernel]) -> int:
     """Shared memory of the launch that does the work of all kernels."""
-    most: Counter[str] = Counter()
-    for kernel in kernels:
-        most |= _shared_types(kernel)
-    return sum(count * _type_bytes(kind) for kind, count in most.items())
+    slots = _slots([_shared_types(kernel) for kernel in kernels])
+    return sum(_type_bytes(_kind(*slot)) for slot in slots)
 
 
 def aligned(kernels: Sequence[Kernel]) -> bool:
@@ -87,19 +86,50 @@ def aligned(kernels: Sequence[Kernel]) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _shared_types(kernel: Kernel) -> Counter[str]:
-    """Types of a kernel's arrays in shared memory; instead of a struct its members."""
+def _shared_types(kernel: Kernel) -> tuple[str, ...]:
+    """Types of a kernel's variables in shared memory; instead of a struct its members."""
     kinds = [kind for _, kind in _SHARED.findall(kernel.source)]
     for name, body in reversed(_STRUCT.findall(kernel.source)):
         kinds = [re.sub(rf"\b{name}\b", body, kind) for kind in kinds]
-    return Counter(kinds)
+    return tuple(kinds)
+
+
+_Slot = tuple[str, int]
+"""A variable in shared memory: its type, and its length if it is an array of that, or 0."""
+
+
+def _slot(kind: str) -> _Slot:
+    if not kind.startswith("array<"):
+        return kind, 0
+    inner, count = kind[6:-1].rsplit(",", 1)
+    return inner, int(count)
+
+
+def _kind(inner: str, count: int) -> str:
+    return f"array<{inner}, {count}>" if count else inner
+
+
+def _slots(kinds: Sequence[Sequence[str]]) -> list[_Slot]:
+    """Variables for several kernels, of whose own `kinds` are the types: one at a time has them.
+
+    Of each type a kernel's longest array takes the longest, and so on.
+    """
+    longest: dict[str, list[int]] = {}
+    for own in kinds:
+        lengths: dict[str, list[int]] = {}
+        for inner, count in sorted(map(_slot, own), key=lambda slot: -slot[1]):
+            lengths.setdefault(inner, []).append(count)
+        for inner, counts in lengths.items():
+            pairs = zip_longest(longest.get(inner, ()), counts, fillvalue=0)
+            longest[inner] = [max(pair) for pair in pairs]
+    return [(inner, count) for inner, counts in longest.items() for count in counts]
 
 
 def _type_bytes(kind: str) -> int:
     """Bytes of a type in shared memory."""
     if kind.startswith("array<"):
-        inner, count = kind[6:-1].rsplit(",", 1)
-        return int(count) * _type_bytes(inner)
+        inner, count = _slot(kind)
+        return count * _type_bytes(inner)
     if kind.startswith("{"):
         return sum(_type_bytes(member) for member in _members(kind))
     if kind == "f16":
@@ -238,17 +268,15 @@ def _structs(pieces: Sequence[_Piece]) -> str:
 
 def _shared(pieces: Sequence[_Piece]) -> str:
     """Declarations of shared memory: a workgroup is of one piece, so pieces have it in common."""
-    made: list[tuple[str, str]] = []
-    for piece in pieces:
-        free = list(made)
-        arrays = _SHARED.findall(piece.text)
+    arrays = [_SHARED.findall(piece.text) for piece in pieces]
+    slots = _slots([[kind for _, kind in own] for own in arrays])
+    for piece, own in zip(pieces, arrays, strict=True):
         piece.text = _SHARED.sub("", piece.text)
-        for name, kind in arrays:
-            found = next((entry for entry in free if entry[1] == kind), None)
-            if found is None:
-                found = (f"shared{len(made)}", kind)
-                made.append(found)
-            else:
-                free.remove(found)
-            piece.rename(name, found[0])
-    return "".join(f"var<workgroup> {name}: {kind};\n" for name, kind in made)
+        taken: set[int] = set()
+        for name, kind in sorted(own, key=lambda entry: -_slot(entry[1])[1]):
+            inner = _slot(kind)[0]
+            free = (n for n, slot in enumerate(slots) if slot[0] == inner and n not in taken)
+            number = next(free)
+            taken.add(number)
+            piece.rename(name, f"shared{number}")
+    return "".join(f"var<workgroup> shared{n}: {_kind(*slot)};\n" for n, slot in enumerate(slots))

@@ -72,13 +72,25 @@ def launch(kernel: Kernel, read: int, write: int) -> Dispatch:
         ((waiting(32), adding(100)), True),
         ((waiting(48), adding(100)), False),
         ((waiting(64, 900), waiting(64, 900)), True),
-        ((waiting(64, 900), waiting(64, 901)), False),
+        ((waiting(64, 900), waiting(64, 901)), True),
+        ((waiting(64, 900), waiting(64, 1025)), False),
         ((adding(100), Kernel("foreign", "fn main() {}", (1, 1, 1))), False),
         ((adding(100), by_units(64)), True),
         ((waiting(64), by_units(64)), True),
         ((one_word(64), by_units(64)), False),
     ],
-    ids=["alike", "sizes", "wider", "narrower", "odd", "one memory", "two", "foreign", "f16"]
+    ids=[
+        "alike",
+        "sizes",
+        "wider",
+        "narrower",
+        "odd",
+        "one memory",
+        "longer",
+        "beyond",
+        "foreign",
+        "f16",
+    ]
     + ["f16 after 16 bytes", "f16 after 4"],
 )
 def test_which_kernels_fit_together(pair: tuple[Kernel, Kernel], together: bool) -> None:
@@ -124,7 +136,7 @@ def test_what_two_read_is_bound_once_and_groups_stay_apart() -> None:
 def test_sizes_and_memory() -> None:
     assert common_size([adding(10), waiting(128), adding(10, 256)]) == 128
     assert [workgroup_of(k) for k in (adding(10), waiting(32))] == [64, 32]
-    assert shared_bytes([waiting(64, 10), waiting(64, 10), adding(10), waiting(64, 11)]) == 16 * 21
+    assert shared_bytes([waiting(64, 10), waiting(64, 10), adding(10), waiting(64, 11)]) == 16 * 11
     with pytest.raises(ValueError, match="wait and wait have no common size"):
         merged((waiting(32), waiting(64)), ((Bound(0, False), Bound(1, True)),) * 2)
     with pytest.raises(ValueError, match="part of a launch"):
