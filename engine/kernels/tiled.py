@@ -4,6 +4,9 @@ All invocations share the staging alike, whatever the operands' sizes: a task is
 elements, read as four vec4 and, where memory lies along k, transposed on the way. Neighbouring
 lanes read neighbouring memory. The next step's blocks are read into registers before the
 arithmetic of this one, so that memory is waited for in its shadow.
+
+The arithmetic stays a loop: unrolled over all rows of a step, a kernel has 10 to 30 KB, which every
+multiprocessor reads anew when another kernel ran before, as in a network nearly always.
 """
 
 from __future__ import annotations
@@ -16,8 +19,8 @@ from engine.kernels.product import LANES, Product, accumulators, rank_one_update
 from engine.kernels.wgsl import Kernel, entry_point, with_erf
 from engine.specialize import MatmulChoice
 
-WORTH_A_BRANCH = 16
-"""Most rows of k per row left out: a branch in every step costs about 1 %."""
+UNROLLED = 8
+"""Rows of k per turn of the innermost loop."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +30,8 @@ class _Block:
     A row is `groups` times `across` vec4: the lanes side by side read one of each group. `skew`
     vec4 lie behind every four rows, so that transposed stores meet different banks.
 
-    The levels are nested arrays: compilers of WGSL clamp indices that are no constants, and so
-    these are a lane's own, the same for every step, and the clamps leave the loop.
+    The levels are nested arrays: where compilers of WGSL clamp indices that are no constants, those
+    of a lane are the same for every step, and their clamps leave the loop.
     """
 
     name: str
@@ -84,9 +87,9 @@ class _Block:
             lines.append(f"s{self.name}[k4].rows[{e}]{quad} = {value};")
         return lines
 
-    def read(self, k: int, group: int, lane: str) -> str:
-        """A lane's vec4 of row k."""
-        return f"s{self.name}[{k // 4}].rows[{k % 4}][{group}][{lane}]"
+    def read(self, quad: str, row: int, group: int, lane: str) -> str:
+        """A lane's vec4 of one of the four rows with number `quad`."""
+        return f"s{self.name}[{quad}].rows[{row}][{group}][{lane}]"
 
 
 def tiled(product: Product) -> Kernel:
@@ -168,33 +171,36 @@ def _fetch(step: str, blocks: tuple[_Block, _Block], c: MatmulChoice) -> Iterato
 
 
 def _arithmetic(blocks: tuple[_Block, _Block], product: Product) -> Iterator[str]:
-    """A step's rows; those that the last one does without stand under one condition."""
+    """A step's rows, some at a time; the last step does without turns beyond k."""
     (a, b), c = blocks, product.choice
-    needed = _rows_of_last(product)
-    for k in range(c.tile_k):
-        if k == needed:
-            yield f"if (step + 1u < {product.steps(c.tile_k)}) {{"
+    at_once = min(UNROLLED, c.tile_k)
+    whole, needed = (ceil(rows / at_once) for rows in (c.tile_k, _rows_of_last(product)))
+    # Compilers unroll whatever number of turns they know.
+    turns = f"min({whole}u, (last - step) * {whole}u)"
+    if needed < whole:
+        turns = f"select({whole}u, {needed}u, step + 1u == last)"
+    yield f"let turns = {turns};"
+    yield "for (var turn = 0u; turn < turns; turn++) {"
+    for k in range(at_once):
+        quad = f"turn * {at_once // 4}u + {k // 4}u"
         yield "{"
         for q in range(a.groups):
-            yield f"let a{q} = {a.read(k, q, 'ty')};"
+            yield f"let a{q} = {a.read(quad, k % 4, q, 'ty')};"
         for j in range(b.groups):
-            yield f"let b{j} = {b.read(k, j, 'tx')};"
+            yield f"let b{j} = {b.read(quad, k % 4, j, 'tx')};"
         yield from rank_one_update(c.thread_m, c.thread_n, "a{q}.{lane}", "b{j}")
         yield "}"
-    if needed < c.tile_k:
-        yield "}"
+    yield "}"
 
 
 def _rows_of_last(product: Product) -> int:
-    """Rows of the last step that are multiplied: fewer where that saves more than a branch costs.
-
-    Of several parts of k the others take as long anyway.
+    """Rows of the last step that are multiplied. Of several parts of k the others take as long
+    anyway.
     """
     k, c = product.shape.k, product.choice
-    beyond = -k % c.tile_k
-    if product.depth or c.split_k > 1 or WORTH_A_BRANCH * beyond < k:
+    if product.depth or c.split_k > 1:
         return c.tile_k
-    return c.tile_k - beyond
+    return c.tile_k - -k % c.tile_k
 
 
 def _stores(c: MatmulChoice) -> Iterator[str]:
