@@ -20,6 +20,7 @@ from math import ceil, prod
 from engine.kernels.epilogue import Epilogue
 from engine.kernels.layout import Window
 from engine.kernels.matmul import Access, MatmulShape, matmul
+from engine.kernels.moved import Moved
 from engine.kernels.operands import (
     Guard,
     Stored,
@@ -56,9 +57,11 @@ def forward(
     choice: MatmulChoice,
     epilogue: Epilogue,
     stored: Stored = "f32",
+    moved: Moved | None = None,
 ) -> list[Kernel]:
     """Operands x, weight[out, taps] `stored` so, and those of the epilogue."""
-    return matmul(shape, choice, epilogue, Access("conv2d", a=Windows(w), b=shape.b(stored)))
+    access = Access("conv2d", a=Windows(w), b=shape.b(stored), moved=moved)
+    return matmul(shape, choice, epilogue, access)
 
 
 def weight_grad(w: Window, shape: MatmulShape, choice: MatmulChoice) -> list[Kernel]:

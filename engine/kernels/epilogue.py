@@ -1,19 +1,19 @@
 """What a matrix product does to its elements before storing them: a pointwise program.
 
-Its operands have the product's shape (read where the result is written), or are rows that repeat
-along all other axes, or scalars.
+Its operands have the product's shape, or are rows that repeat along all other axes, or scalars.
+Where the result is moved as it is written, they may also have the result's shape.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from engine.kernels.operands import Dense, Guard, element, is_wide
 from engine.kernels.wgsl import Step
 
-Kind = Literal["full", "row", "scalar"]
+Kind = Literal["full", "row", "scalar", "moved"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,21 @@ class Epilogue:
     operands: tuple[Kind, ...] = ()
     steps: tuple[Step, ...] = ()
     gated: bool = False
+
+    def followed_by(self, after: Epilogue) -> Epilogue:
+        """Both, one after the other; operands in this order."""
+        own, new, done = len(self.operands), len(after.operands), len(self.steps)
+        first = 1 + own + new
+        shifted = [*range(1 + own), *range(first, first + done)]
+        last = shifted[-1] if self.steps else 0
+        beyond = range(first + done, first + done + len(after.steps))
+        places = [last, *range(1 + own, first), *beyond]
+        steps = [(step, shifted) for step in self.steps] + [(step, places) for step in after.steps]
+        return replace(
+            self,
+            operands=(*self.operands, *after.operands),
+            steps=tuple(Step(s.emit, tuple(index[a] for a in s.arguments)) for s, index in steps),
+        )
 
     def result(self, columns: int) -> tuple[str, str]:
         """Element type of a result whose product has rows of `columns`, and what is kept of `out`.
@@ -51,13 +66,17 @@ class Epilogue:
         return "".join(Dense(1, columns).load(f"e{k}", "", guard) for k in rows)
 
     def at_column(self, columns: int) -> list[str]:
-        """WGSL statements giving `out` from `value`, four elements of the row that begins `at`."""
+        """WGSL statements giving `out` from `value`, four elements of the row that begins `at`; if
+        they are moved, they belong at `place`.
+        """
         loads = []
         for k, kind in enumerate(self.operands):
             if kind == "row":
                 loads.append(f"load_e{k}(0u, 0u, column)")
             elif kind == "scalar":
                 loads.append(f"vec4<f32>(e{k}[0])")
+            elif kind == "moved":
+                loads.append(f"e{k}[place]")
             elif is_wide(columns):
                 loads.append(f"e{k}[at + column]")
             else:
@@ -65,14 +84,20 @@ class Epilogue:
                 loads.append(f"vec4<f32>({', '.join(f'e{k}[at + {c}]' for c in lanes)})")
         return self._program("vec4<f32>", loads)
 
-    def at_index(self, columns: int, prefix: str = "") -> list[str]:
-        """WGSL statements giving `out` from `value`, element (or vec4) number `i` of the result.
+    def at_index(self, own: str, columns: int, prefix: str = "") -> list[str]:
+        """WGSL statements giving `out` from `value`, element (or vec4) number `own` of the product,
+        `i` of the result.
 
         `prefix`: what the names of the bindings begin with.
         """
         kind = element(columns)
         row = columns // 4 if is_wide(columns) else columns
-        loads = {"full": "{e}[i]", "row": f"{{e}}[i % {row}u]", "scalar": f"{kind}({{e}}[0])"}
+        loads = {
+            "full": f"{{e}}[{own}]",
+            "row": f"{{e}}[{own} % {row}u]",
+            "moved": "{e}[i]",
+            "scalar": f"{kind}({{e}}[0])",
+        }
         operands = enumerate(self.operands)
         return self._program(kind, [loads[o].format(e=f"{prefix}e{k}") for k, o in operands])
 

@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from math import prod
 
 from engine.kernels.operands import Stored, element
-from engine.kernels.wgsl import Kernel, bindings, linear_grid, linear_main, strided_index
+from engine.kernels.splits import Given, Splits
+from engine.kernels.wgsl import (
+    Kernel,
+    bindings,
+    linear_grid,
+    linear_main,
+    strided_index,
+    with_erf,
+)
 
 
 @dataclass(frozen=True)
@@ -57,15 +65,34 @@ def strided_copy(label: str, shape: Sequence[int], strides: Sequence[int], offse
     return Kernel(label, source, linear_grid(count, 64))
 
 
-def concat(outer: int, lengths: Sequence[int], stored: Stored = "f32") -> Kernel:
-    """y[outer, sum of lengths] from one operand [outer, length] per length, in fours if of f16."""
-    wide = all(length % 4 == 0 for length in lengths)
-    scale, kind = (4, element(4, stored)) if wide else (1, "f32")
+def joined_element(lengths: Sequence[int], stored: Stored = "f32") -> str:
+    """WGSL type of the elements that `concat` copies."""
+    return element(4, stored) if all(length % 4 == 0 for length in lengths) else "f32"
+
+
+def concat(
+    outer: int,
+    lengths: Sequence[int],
+    stored: Stored = "f32",
+    finished: tuple[int, Splits] | None = None,
+) -> Kernel:
+    """y[outer, sum of lengths] from one operand [outer, length] per length, in fours if of f16.
+
+    `finished`: the number of an operand that is a product to be finished here. What is left of it
+    is bound in the operand's place, and the operand is the first result.
+    """
+    kind = joined_element(lengths, stored)
+    scale = 1 if kind == "f32" else 4
     total = sum(lengths) // scale
+    place, splits = finished or (-1, None)
+    given = [Given(f"x{k}", kind, splits if k == place else None) for k in range(len(lengths))]
     cases, start = [], 0
     for k, length in enumerate(lengths):
         n = length // scale
-        value = f"y[i] = x{k}[row * {n}u + column - {start}u];"
+        at = f"row * {n}u + column - {start}u"
+        value = f"y[i] = x{k}[{at}];"
+        if given[k].splits:
+            value = f"let at = {at}; {given[k].finish('at')} y[i] = x{k}[at];"
         start += n
         last = k == len(lengths) - 1
         cases.append(f"{{ {value} }}" if last else f"if (column < {start}u) {{ {value} }}")
@@ -74,9 +101,12 @@ def concat(outer: int, lengths: Sequence[int], stored: Stored = "f32") -> Kernel
     let column = i % {total}u;
     {" else ".join(cases)}"""
     count = outer * total
-    reads = [(f"x{k}", kind) for k in range(len(lengths))]
-    source = bindings(reads, [("y", kind)]) + linear_main(count, 64, body)
-    return Kernel("concat", source, linear_grid(count, 64))
+    reads = [binding for x in given for binding in x.reads()]
+    writes = [binding for x in given for binding in x.writes()]
+    source = bindings(reads, [*writes, ("y", kind)])
+    source += "".join(x.function() for x in given) + linear_main(count, 64, body)
+    flops = sum(x.flops for x in given)
+    return Kernel("concat", with_erf(source), linear_grid(count, 64), flops)
 
 
 def convert(count: int, source: str, target: str) -> Kernel:

@@ -37,7 +37,7 @@ def matmul(
     """One kernel, or with split-K two: partial products, then their sum with the epilogue."""
     if choice.split_k == 1:
         return [_product(shape, choice, epilogue, access)]
-    splits = Splits(choice.split_k, shape.m, shape.n, epilogue)
+    splits = Splits(choice.split_k, shape.m, shape.n, epilogue, access.moved)
     return [_product(shape, choice, PLAIN, access), splits.kernel()]
 
 

@@ -8,6 +8,7 @@ Roofline: bandwidth; x is read three times, twice from cache.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -30,6 +31,8 @@ class Groups:
     silu: bool = False
     weight: bool = False
     bias: bool = False
+    activation: Callable[..., str] | None = None
+    """What follows: WGSL by element type and value, as `Step.emit`."""
 
     @property
     def rows(self) -> int:
@@ -176,8 +179,10 @@ def functions(g: Groups) -> str:
     inside = "j" if g.pixels == 1 else f"j % {width}u"
     weight, bias = " * w[c]" if g.weight else "", " + b[c]" if g.bias else ""
     sigmoid = f"{kind}(1.0) / ({kind}(1.0) + exp(min(-u, {kind}(80.0))))"
-    act = f"return u * ({sigmoid});" if g.silu else "return u;"
-    finished = f"    let u = hat{weight}{bias};\n    {act}"
+    act = f"u * ({sigmoid})" if g.silu else "u"
+    if g.activation:
+        act = g.activation(kind, "u")
+    finished = f"    let u = hat{weight}{bias};\n    return {act};"
     adjoint = "    return g;"
     if g.silu:
         adjoint = f"    let u = hat{weight}{bias};\n    let s = {sigmoid};\n"

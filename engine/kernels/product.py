@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from engine.kernels.epilogue import Epilogue
+from engine.kernels.moved import Moved
 from engine.kernels.operands import HALVES, Dense, Guard, Reader, Stored, Writer, is_wide
 from engine.kernels.wgsl import bindings
 from engine.specialize import MatmulChoice
@@ -56,7 +57,8 @@ class Access:
     None stands for the dense layout that the shape implies. A reader has the memory's own
     orientation: rows along k for a transposed `a` or a plain `b`. Where batches sum over less
     than k, `depth` is WGSL for `depth(a_base)`, and `flops` the arithmetic of all of them; beyond
-    its depth, `b` must be zero. Only gemv kernels of a whole k normalise rows.
+    its depth, `b` must be zero. Only gemv kernels of a whole k normalise rows. What `moved`
+    moves is the whole result as the writer lays it out; the epilogue's operands are not moved.
     """
 
     name: str = "matmul"
@@ -66,6 +68,7 @@ class Access:
     depth: str = ""
     flops: int = 0
     norm: RowNorm | None = None
+    moved: Moved | None = None
     further: tuple[tuple[str, str], ...] = ()
     """Bindings (name, element type) beside a and b, which they are followed by: what a reader needs
     besides, or the norm's g."""
@@ -87,9 +90,11 @@ class Product:
         # Partial products are dense and belong to splits.
         split = choice.split_k > 1
         self.y = Dense(s.m, s.n) if split or access.y is None else access.y
+        self.moved = None if split else access.moved
         suffix = f"_{choice.variant}" if choice.variant in ("gemv", "matrix") else ""
         suffix += f"_split{choice.split_k}" if split else ""
         suffix += "_f16" if self.b.element == HALVES else ""
+        suffix += "_moved" if self.moved else ""
         self.label = f"{access.name}_{s.layout}_{s.batch}x{s.m}x{s.n}x{s.k}{suffix}"
         self.flops = access.flops or 2 * s.batch * s.m * s.n * s.k
         self.depth = access.depth
@@ -127,9 +132,14 @@ class Product:
         if s.n % choice.tile_n:
             lines.append(f"    if (column * 4u >= {s.n}u) {{ return; }}")
         lines += self.y.locate()
+        place = "at + column"
+        if self.moved:
+            lines.append(f"    let i = {place};")
+            lines += self.moved.locate(s.batch * s.m * s.n // 4)
+            place = "place"
         lines += self.epilogue.at_column(s.n)
         if is_wide(s.n):
-            lines.append(f"    y[at + column] = {self.epilogue.result(s.n)[1]};")
+            lines.append(f"    y[{place}] = {self.epilogue.result(s.n)[1]};")
         else:
             for lane in range(4):
                 c = f"column * 4u + {lane}u"

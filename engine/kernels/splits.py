@@ -8,18 +8,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.kernels.epilogue import Epilogue
+from engine.kernels.moved import Moved
 from engine.kernels.operands import element, in_elements
 from engine.kernels.wgsl import Kernel, bindings, linear_grid, linear_main, with_erf
 
 
 @dataclass(frozen=True)
 class Splits:
-    """A result [rows, columns] from partial products [count, rows, columns]."""
+    """A result [rows, columns], `moved` so, from partial products [count, rows, columns]."""
 
     count: int
     rows: int
     columns: int
     epilogue: Epilogue
+    moved: Moved | None = None
 
     @property
     def size(self) -> int:
@@ -39,18 +41,22 @@ class Splits:
     def function(self, prefix: str = "") -> str:
         """WGSL `product_at(i)`, element number i of the result; the source needs `with_erf`."""
         kind, kept = self.epilogue.result(self.columns)
-        parts = (f"{prefix}splits[i + {z * self.size}u]" for z in range(self.count))
-        lines = [f"let value = {' + '.join(parts)};"]
-        lines += [*self.epilogue.at_index(self.columns, prefix), f"return {kept};"]
+        own, lines = "i", []
+        if self.moved:
+            own = "own"
+            lines.append(f"let own = {self.moved.source('i')};")
+        parts = (f"{prefix}splits[{own} + {z * self.size}u]" for z in range(self.count))
+        lines.append(f"let value = {' + '.join(parts)};")
+        lines += [*self.epilogue.at_index(own, self.columns, prefix), f"return {kept};"]
         body = "\n    ".join(lines)
         return f"\nfn {prefix}product_at(i: u32) -> {kind} {{\n    {body}\n}}\n"
 
     def kernel(self) -> Kernel:
         """The launch of its own."""
         source = bindings(self.reads(), [("y", self.epilogue.result(self.columns)[0])])
-        source += self.function() + linear_main(self.size, 64, "    y[i] = product_at(i);")
-        grid = linear_grid(self.size, 64)
-        return Kernel("matmul_sum_splits", with_erf(source), grid, self.flops)
+        count = self.moved.size if self.moved else self.size
+        source += self.function() + linear_main(count, 64, "    y[i] = product_at(i);")
+        return Kernel("matmul_sum_splits", with_erf(source), linear_grid(count, 64), self.flops)
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,20 @@
 """Operation families. Importing this package registers every op; see `engine.op`."""
 
 from engine.ops import norm_grad as _norm_grad  # noqa: F401
+from engine.ops.activated_norm import ActivatedNorm
 from engine.ops.attention import attention
 from engine.ops.average import Average
 from engine.ops.cached_attention import cached_attention
 from engine.ops.cached_heads import DecodeAttention, WriteHeads
 from engine.ops.cast import cast
+from engine.ops.concat import concat, concatenate
 from engine.ops.conv import conv1d, conv2d
 from engine.ops.embedding import embedding, gather, scatter_add
 from engine.ops.extra import extra
 from engine.ops.heads import JoinHeads, RopeColumns
 from engine.ops.loss import cross_entropy, l1, mean_square, mse, soft_cross_entropy
 from engine.ops.matmul import linear, matmul
+from engine.ops.moved_product import MovedProduct
 from engine.ops.norm import group_norm, group_norm_silu, layer_norm, rms_norm
 from engine.ops.packed import PackedMatmul
 from engine.ops.packed_attention import PackedAttention
@@ -48,8 +51,6 @@ from engine.ops.reduce import (
 )
 from engine.ops.rope import rope
 from engine.ops.shape import (
-    concat,
-    concatenate,
     copy,
     pad,
     permute,
@@ -67,10 +68,12 @@ from engine.ops.window import fold, unfold
 from engine.ops.write_rows import write_rows
 
 __all__ = [
+    "ActivatedNorm",
     "AdamUpdate",
     "Average",
     "DecodeAttention",
     "JoinHeads",
+    "MovedProduct",
     "PackedAttention",
     "PackedMatmul",
     "Prologue",

@@ -16,6 +16,7 @@ from engine.graph import Node, TensorType
 from engine.kernels import conv as kernels
 from engine.kernels.layout import Window
 from engine.kernels.matmul import MatmulShape
+from engine.kernels.moved import Moved
 from engine.kernels.operands import is_wide
 from engine.lower import Lowering
 from engine.op import Array, Attrs, Op, Sample, register, require
@@ -27,6 +28,7 @@ from engine.ops.epilogue import (
     epilogue_of,
     through_epilogue,
 )
+from engine.ops.factors import NOTHING, Following, Movable
 from engine.ops.matmul import linear
 from engine.ops.pointwise import add
 from engine.ops.shape import reshape
@@ -66,7 +68,7 @@ def _by_tap(weight: Array, w: Window) -> Array:
 
 
 @register
-class Conv2d(Op):
+class Conv2d(Movable):
     """y[n, oh, ow, out] = windows of x[n, h, w, c] * weight[out, kh * kw * c], then the epilogue.
 
     Taps are ordered (ky, kx, c); outside the image is zero. See engine.ops.epilogue for the rest.
@@ -96,13 +98,24 @@ class Conv2d(Op):
         g, others = through_epilogue(node, upstream)
         return [_input_grad(g, weight, x.shape, attrs), _weight_grad(g, x, attrs), *others]
 
-    def lower(self, node: Node, to: Lowering) -> None:
-        w = window_of(node.inputs[0].shape, node.attrs)
-        shape = kernels.forward_shape(w, node.shape[3])
+    def lower_moved(
+        self,
+        inputs: Sequence[Node],
+        attrs: Attrs,
+        to: Lowering,
+        result: Node,
+        moved: Moved | None,
+        after: Following = NOTHING,
+    ) -> None:
+        x, weight, *others = inputs
+        w, out = window_of(x.shape, attrs), weight.shape[0]
+        shape = kernels.forward_shape(w, out)
         choice = _choose(shape, to)
-        epilogue = epilogue_of(node.inputs[FACTORS:], node.shape, node.attrs)
-        made = kernels.forward(w, shape, choice, epilogue, to.stored(node.inputs[1]))
-        emit_product(to, made, shape, choice, node.inputs, node, epilogue)
+        epilogue = epilogue_of(others, (w.images, *w.out, out), attrs)
+        epilogue = epilogue.followed_by(after.epilogue)
+        made = kernels.forward(w, shape, choice, epilogue, to.stored(weight), moved)
+        operands = [*inputs, *after.operands]
+        emit_product(to, made, shape, choice, operands, result, epilogue, moved)
 
     def halves(self, inputs: Sequence[TensorType], attrs: Attrs) -> Sequence[int]:
         return (1,) if is_wide(inputs[1].shape[1]) else ()

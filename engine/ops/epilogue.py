@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 from engine.graph import Node, TensorType
 from engine.kernels.epilogue import PLAIN, Epilogue, Kind
+from engine.kernels.moved import Moved
 from engine.kernels.product import MatmulShape
 from engine.kernels.splits import Splits
 from engine.kernels.wgsl import Kernel, Step
@@ -51,10 +53,15 @@ def check_epilogue(
 
 def apply_epilogue(product: Array, inputs: Sequence[Array], attrs: Attrs) -> Array:
     """The result in NumPy from the bare product."""
-    values = [product, *inputs[FACTORS:]]
-    for name, own, arguments in attrs["epilogue"]:
-        values.append(definition(name).reference([values[a] for a in arguments], own))
-    return values[-1] if attrs["epilogue"] else product
+    return apply_steps([product, *inputs[FACTORS:]], attrs["epilogue"])
+
+
+def apply_steps(values: Sequence[Array], steps: Sequence[Any]) -> Array:
+    """The last step's result, or the first value if there are none."""
+    known = list(values)
+    for name, own, arguments in steps:
+        known.append(definition(name).reference([known[a] for a in arguments], own))
+    return known[-1] if steps else known[0]
 
 
 def epilogue_of(operands: Sequence[Node], result: Sequence[int], attrs: Attrs) -> Epilogue:
@@ -93,6 +100,7 @@ def emit_product(
     operands: Sequence[Operand],
     result: Operand,
     epilogue: Epilogue = PLAIN,
+    moved: Moved | None = None,
 ) -> None:
     """Append the launches of a product; with split-K the epilogue's operands go to the second."""
     if len(made) == 1:
@@ -100,5 +108,5 @@ def emit_product(
         return
     parts = to.scratch((choice.split_k, shape.m, shape.n))
     to.dispatch(made[0], operands[:FACTORS], parts)
-    splits = Splits(choice.split_k, shape.m, shape.n, epilogue)
+    splits = Splits(choice.split_k, shape.m, shape.n, epilogue, moved)
     to.finish_later(Unfinished(made[1], (parts, *operands[FACTORS:]), splits), result)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.graph import Node, TensorType
 from engine.kernels.epilogue import PLAIN, Epilogue
 from engine.kernels.matmul import MatmulShape
 from engine.kernels.matmul import matmul as matmul_kernels
+from engine.kernels.moved import Moved
 from engine.kernels.product import DENSE, Access
 from engine.lower import Lowering, Operand
 from engine.op import Attrs, Op
@@ -31,7 +32,40 @@ class Factors:
     access: Access = DENSE
 
 
-class ProductOp(Op, ABC):
+@dataclass(frozen=True)
+class Following:
+    """What becomes of a moved result: `epilogue`, whose `operands` are like the result."""
+
+    epilogue: Epilogue = PLAIN
+    operands: Sequence[Operand] = ()
+
+
+NOTHING = Following()
+
+
+class Movable(Op, ABC):
+    """An op whose kernels can write a part of their result, or with its axes in another order."""
+
+    @abstractmethod
+    def lower_moved(
+        self,
+        inputs: Sequence[Node],
+        attrs: Attrs,
+        to: Lowering,
+        result: Node,
+        moved: Moved | None,
+        after: Following = NOTHING,
+    ) -> None:
+        """Append the dispatches that compute the op of `inputs` into `result`, so `moved`, with
+        what comes `after` it.
+        """
+
+    def lower(self, node: Node, to: Lowering) -> None:
+        """See Op."""
+        self.lower_moved(node.inputs, node.attrs, to, node, None)
+
+
+class ProductOp(Movable):
     """An op that multiplies its first operand, the rows, by a matrix."""
 
     @abstractmethod
@@ -40,11 +74,21 @@ class ProductOp(Op, ABC):
     ) -> Factors:
         """The product of rows of a type and the op's other operands."""
 
-    def lower(self, node: Node, to: Lowering) -> None:
-        """See Op: one launch, or two with split-K."""
-        rows, *others = node.inputs
-        product = self.factors(rows.type, others, node.attrs, to)
-        choice = choose_matmul(*product.shape.extents, to.facts, product.shape.layout)
-        made = matmul_kernels(product.shape, choice, product.epilogue, product.access)
-        operands = [rows, product.matrix, *product.others]
-        emit_product(to, made, product.shape, choice, operands, node, product.epilogue)
+    def lower_moved(
+        self,
+        inputs: Sequence[Node],
+        attrs: Attrs,
+        to: Lowering,
+        result: Node,
+        moved: Moved | None,
+        after: Following = NOTHING,
+    ) -> None:
+        """See Movable: one launch, or two with split-K."""
+        rows, *others = inputs
+        product = self.factors(rows.type, others, attrs, to)
+        shape, epilogue = product.shape, product.epilogue.followed_by(after.epilogue)
+        choice = choose_matmul(*shape.extents, to.facts, shape.layout)
+        access = replace(product.access, moved=moved)
+        made = matmul_kernels(shape, choice, epilogue, access)
+        operands = [rows, product.matrix, *product.others, *after.operands]
+        emit_product(to, made, shape, choice, operands, result, epilogue, moved)

@@ -84,24 +84,33 @@ class Normalization(Op):
         return [*grads, extra(grads[1], 0)] if len(affine) == 2 else grads
 
     def lower(self, node: Node, to: Lowering) -> None:
-        x = node.inputs[0]
-        g = self.with_affine(x.type, node.attrs, len(node.inputs) - 1)
+        g = self.with_affine(node.inputs[0].type, node.attrs, len(node.inputs) - 1)
+        self.emit(self.name, g, node.inputs, to, node, to.extra(node, 0))
+
+    def emit(
+        self,
+        label: str,
+        g: Groups,
+        inputs: Sequence[Node],
+        to: Lowering,
+        result: Node,
+        statistics: int | None = None,
+    ) -> None:
+        """Append the dispatches that normalise the first of `inputs` by the others."""
+        x, *affine = inputs
         cut = cut_of(g, to)
         parts: list[int] = []
         if cut.slices > 1:
             parts = [to.scratch((g.rows, cut.slices, 2))]
             to.dispatch(kernels.moments(g, cut), [x], *parts)
-        statistics = to.extra(node, 0)
-        writes: list[Operand] = [node] if statistics is None else [node, statistics]
+        writes: list[Operand] = [result] if statistics is None else [result, statistics]
         reads: list[Operand] = [x]
-        rest = unfinished(to, x, g, cut, bound=len(node.inputs) + len(writes))
+        rest = unfinished(to, x, g, cut, bound=len(inputs) + len(writes))
         if rest:
             reads, writes = [*rest.reads], [x, *writes]
         splits = rest.splits if rest else None
-        kernel = kernels.normalize(
-            self.name, g, cut, statistics=statistics is not None, splits=splits
-        )
-        to.dispatch(kernel, [*reads, *node.inputs[1:], *parts], *writes)
+        kernel = kernels.normalize(label, g, cut, statistics=statistics is not None, splits=splits)
+        to.dispatch(kernel, [*reads, *affine, *parts], *writes)
 
     def samples(self) -> Iterator[Sample]:
         for shape in ((2, 5), (3, 64), (7, 67), (2, 3, 130)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from engine.graph import EXTRA
+from engine.kernels.operands import is_wide
 from engine.op import Op, definition
 from engine.rewrite.fusion import absorb
 from engine.rewrite.moves import compose
@@ -109,6 +110,14 @@ def group_norm_silu(terms: Terms, outer: Term, inner: Term) -> Term | None:
     return terms.make("group_norm", inner.inputs, **{**inner.attrs, "silu": True})
 
 
+def activated_norm(terms: Terms, outer: Term, norm: Term) -> Term | None:
+    """A function of each element of a normalisation that nothing else reads."""
+    if norm.pins or len(norm.users) > 1 or norm.attrs.get("silu"):
+        return None
+    made, then = (norm.op, norm.attrs), (outer.op, outer.attrs)
+    return terms.make("activated_norm", norm.inputs, norm=made, activation=then)
+
+
 def norm_gradient_added(terms: Terms, added: Term, grad: Term, *seen: Term) -> Term | None:
     """The gradient of a normalisation and what reached its operand beside it, as one."""
     norm = seen[0] if seen else grad
@@ -145,6 +154,28 @@ def transposed_result(terms: Terms, moved: Term, product: Term) -> Term | None:
     ta, tb = attrs["transpose_a"], attrs["transpose_b"]
     attrs |= {"transpose_a": not tb, "transpose_b": not ta}
     return terms.make("matmul", [product.inputs[1], product.inputs[0]], **attrs)
+
+
+def product_of_windows(terms: Terms, product: Term, windows: Term) -> Term | None:
+    """A product that reads windows of an image where they lie, if nothing else reads them: a
+    convolution.
+    """
+    attrs, (x,) = product.attrs, windows.inputs
+    plain = attrs["transpose_b"] and not attrs["transpose_a"] and len(product.inputs) == 2
+    if not plain or windows.pins or len(windows.users) > 1 or product.inputs[1] is windows:
+        return None
+    (n, h, w, c), kernel, stride = x.shape, windows.attrs["kernel"], windows.attrs["stride"]
+    padding = windows.attrs["padding"]
+    if kernel[1] == stride[1] and w % stride[1] == 0 and padding[1] == 0:
+        # Windows side by side: what they cover of a line are channels that lie together.
+        w, c, kernel, stride = w // kernel[1], c * kernel[1], (kernel[0], 1), (stride[0], 1)
+    # Others would be read one element at a time.
+    if not is_wide(c):
+        return None
+    image = terms.make("reshape", [x], shape=(n, h, w, c))
+    made = {"kernel": kernel, "stride": stride, "padding": padding, "epilogue": ()}
+    result = terms.make("conv2d", [image, product.inputs[1]], **made)
+    return terms.make("reshape", [result], shape=product.shape)
 
 
 def folded(terms: Terms, term: Term) -> Term | None:

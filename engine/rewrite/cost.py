@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from engine.chunks import CPU_COSTS, GPU_COSTS
 from engine.graph import EXTRA, SOURCES
-from engine.op import definition
+from engine.op import Attrs, definition
 from engine.ops.shape import Move
 from engine.specialize import DeviceFacts
 
@@ -30,9 +30,10 @@ def term_cost(term: Term, facts: DeviceFacts) -> float:
         # A slice reads what it keeps.
         moves = isinstance(definition(term.op), Move)
         traffic += min(value.type.nbytes, term.type.nbytes) if moves else value.type.nbytes
-    flops = 2 * term.type.size * _inner(term) if term.op in MATRIX_PRODUCTS else 0
+    op, attrs = term.attrs["product"] if term.op == "moved_product" else (term.op, term.attrs)
+    flops = 2 * term.type.size * _inner(term, attrs) if op in MATRIX_PRODUCTS else 0
     return model.launch_ns + max(flops / model.flops_per_ns, traffic / model.bytes_per_ns)
 
 
-def _inner(term: Term) -> int:
-    return term.inputs[0].shape[-2 if term.attrs.get("transpose_a") else -1]
+def _inner(term: Term, attrs: Attrs) -> int:
+    return term.inputs[0].shape[-2 if attrs.get("transpose_a") else -1]

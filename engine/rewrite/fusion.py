@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from engine.op import definition
 from engine.ops.epilogue import operand_kind
+from engine.ops.pointwise import Pointwise
 from engine.rewrite.term import Term
 from engine.rewrite.terms import Terms
 
@@ -42,7 +44,7 @@ def program_of(term: Term) -> Program:
         steps = tuple(term.attrs["steps"])
     operands = tuple(dict.fromkeys(term.inputs))
     places = [operands.index(value) for value in term.inputs]
-    return Program(operands, _moved(steps, len(term.inputs), places, len(operands)))
+    return Program(operands, renumbered(steps, len(term.inputs), places, len(operands)))
 
 
 def absorb(terms: Terms, user: Term, value: Term, seen: Term | None = None) -> Term | None:
@@ -76,15 +78,31 @@ def absorb(terms: Terms, user: Term, value: Term, seen: Term | None = None) -> T
     if len(operands) + (product.op in PRODUCTS) > MAX_OPERANDS:
         return None
     inner_places = [operands.index(o) for o in own[: len(inner.operands)]]
-    steps = _moved(inner.steps, len(inner.operands), inner_places, len(operands))
+    steps = renumbered(inner.steps, len(inner.operands), inner_places, len(operands))
     made = len(operands) + len(steps) - 1 if steps else inner_places[-1]
     outer_places = [operands.index(o) for o in own[len(inner.operands) :]]
     outer_places.insert(place, made)
-    steps += _moved(outer.steps, len(outer.operands), outer_places, len(operands) + len(steps))
+    steps += renumbered(outer.steps, len(outer.operands), outer_places, len(operands) + len(steps))
     result = _build(terms, product, operands, steps)
     if result is None or result.shape == user.shape:
         return result
     return terms.make("reshape", [result], shape=user.shape)
+
+
+def recomputed(terms: Terms, value: Term) -> dict[Term, Term] | None:
+    """A pointwise value computed by each of its readers, if all of them can."""
+    # On a CPU arithmetic costs more than a launch.
+    if terms.facts.is_cpu or value.pins or len(value.users) < 2:
+        return None
+    replacements: dict[Term, Term] = {}
+    for user in value.users:
+        if user.op not in PRODUCTS and not isinstance(definition(user.op), Pointwise):
+            return None
+        made = absorb(terms, user, value)
+        if made is None:
+            return None
+        replacements[user] = made
+    return replacements
 
 
 def _build(
@@ -104,7 +122,7 @@ def _repeats(program: Program | None) -> bool:
     return program is not None and any(op == "expand" for op, _, _ in program.steps)
 
 
-def _moved(
+def renumbered(
     steps: tuple[Step, ...], operands: int, places: list[int], base: int
 ) -> tuple[Step, ...]:
     """Steps with operand k found at `places[k]` and step j's result at `base + j`."""

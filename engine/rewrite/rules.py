@@ -11,9 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from engine.op import definitions
+from engine.ops.activated_norm import NORMS
+from engine.ops.moved_product import PRODUCTS as MOVABLE
 from engine.ops.prologue import ROWS
 from engine.rewrite.builders import (
     absorbed,
+    activated_norm,
     affine_of_nothing,
     affine_twice,
     copied,
@@ -26,6 +29,7 @@ from engine.rewrite.builders import (
     negative_added,
     norm_gradient_added,
     nothing_moved,
+    product_of_windows,
     silu,
     sum_scaled,
     transposed_operand,
@@ -33,14 +37,17 @@ from engine.rewrite.builders import (
     viewed_twice,
 )
 from engine.rewrite.cached import decoded_heads, written_heads
-from engine.rewrite.fusion import PRODUCTS
+from engine.rewrite.fusion import PRODUCTS, recomputed
 from engine.rewrite.heads import joined_and_turned, packed_attention, turned_as_read
+from engine.rewrite.moved import followed_product, moved_product
 from engine.rewrite.moves import MOVES
 from engine.rewrite.packing import packed_gates, packed_siblings
 from engine.rewrite.prologue import computed_rows
 from engine.rewrite.term import Term
 
 MAX_ARITY = 7
+MOVED = ("permute", "slice")
+"""Moves that a product may do as it writes."""
 STILL = ("pad", "reshape", "expand", "stop_gradient")
 """Ops beside the moves that may change nothing."""
 
@@ -110,6 +117,12 @@ def _binary_ops() -> tuple[str, ...]:
     return tuple(name for name, known in definitions().items() if isinstance(known, Binary))
 
 
+def _unary_ops() -> tuple[str, ...]:
+    from engine.ops.pointwise import Affine, Unary
+
+    return tuple(name for name, known in definitions().items() if isinstance(known, Unary | Affine))
+
+
 def _either(outer: Pattern, *inner: Pattern) -> tuple[Pattern, ...]:
     """`inner` at the first or at the second place of `outer`."""
     return tuple(Pattern(outer.ops, {place: p}) for p in inner for place in (0, 1))
@@ -122,7 +135,7 @@ def _anywhere(ops: tuple[str, ...], *inner: Pattern) -> tuple[Pattern, ...]:
 def table() -> tuple[Rule, ...]:
     """All rules, in the order in which the greedy engine tries them."""
     pointwise, binary = _pointwise_ops(), _binary_ops()
-    moves, product = op(*MOVES), op(*PRODUCTS)
+    moves, product, written = op(*MOVES), op(*PRODUCTS), op(*MOVABLE)
     norm_grads = op("layer_norm_grad", "rms_norm_grad", "group_norm_grad")
     through_view = op(*MOVES, at={0: op("reshape", at={0: moves})})
     return (
@@ -147,6 +160,13 @@ def table() -> tuple[Rule, ...]:
         ),
         Rule("transposed operand", _either(op("matmul"), op("permute")), transposed_operand),
         Rule("transposed product", (op("permute", at={0: op("matmul")}),), transposed_result),
+        Rule(
+            "product of windows",
+            (op("matmul", at={0: op("unfold")}),),
+            product_of_windows,
+            strict=True,
+            local=False,
+        ),
         Rule(
             "attention by column",
             (op("attention"),),
@@ -178,6 +198,14 @@ def table() -> tuple[Rule, ...]:
             stage=2,
         ),
         Rule(
+            "activated norm",
+            (op(*_unary_ops(), at={0: op(*NORMS)}),),
+            activated_norm,
+            strict=True,
+            local=False,
+            stage=2,
+        ),
+        Rule(
             "epilogue",
             _anywhere(pointwise, product, op("reshape", at={0: product})),
             absorbed,
@@ -194,6 +222,7 @@ def table() -> tuple[Rule, ...]:
             local=False,
             stage=2,
         ),
+        Rule("recomputed value", (op(*pointwise),), recomputed, strict=True, local=False, stage=3),
         Rule(
             "turned as read",
             (op("packed_attention"),),
@@ -214,4 +243,20 @@ def table() -> tuple[Rule, ...]:
             stage=3,
         ),
         Rule("computed rows", (op(*ROWS),), computed_rows, strict=True, local=False, stage=3),
+        Rule(
+            "moved product",
+            (op(*MOVED, at={0: written}), op(*MOVED, at={0: op("reshape", at={0: written})})),
+            moved_product,
+            strict=True,
+            local=False,
+            stage=4,
+        ),
+        Rule(
+            "followed product",
+            _anywhere(pointwise, op("moved_product"), op("reshape", at={0: op("moved_product")})),
+            followed_product,
+            strict=True,
+            local=False,
+            stage=4,
+        ),
     )

@@ -84,3 +84,25 @@ def test_block(
     values = interpret(graph, feeds, [*wanted.values()])
     for name, want in zip(wanted, values, strict=True):
         assert_close(session.read(name), want, 2e-5, name)
+
+
+@pytest.mark.parametrize("width", [23, 24])
+def test_concatenation_finishes_a_product(width: int, gpu: Gpu, rng: np.random.Generator) -> None:
+    graph = Graph()
+    x, row = graph.input("x", (9, 640)), graph.input("row", (2, width))
+    y = ops.linear(x, parameter(graph, "w", width, 640), parameter(graph, "b", width))
+    graph.output("joined", ops.concatenate([row, y, row], 0))
+    graph.output("product", ops.softmax(y))
+    z = ops.linear(x, parameter(graph, "v", width, 640))
+    graph.output("twice", ops.concat(z, z, 1))
+    fed = [node for node in graph.nodes if node.op in ("input", "parameter")]
+    feeds = {node.name: rng.normal(0, 0.1, node.shape).astype(np.float32) for node in fed}
+    session = start(gpu, graph, feeds, variant(gpu, "gpu"))
+    labels = kernel_labels(session.plan)
+    assert sum("_split" in label for label in labels) == 3
+    # What a concatenation reads twice it cannot also write.
+    assert labels.count("matmul_sum_splits") == 1
+    session.run()
+    wanted = interpret(graph, feeds, [*graph.outputs.values()])
+    for name, want in zip(graph.outputs, wanted, strict=True):
+        assert_close(session.read(name), want, 1e-5, name)

@@ -149,6 +149,7 @@ def test_kernels_by_family() -> None:
         "attention_grad_kv_3x128x128x64": "attention gradient",
         "attention_delta": "attention gradient",
         "rms_norm": "normalisation",
+        "layer_norm+gelu": "normalisation",
         "norm_affine_grad": "normalisation gradient",
         "expand+square+square_grad": "element by element",
         "expand": "data movement",

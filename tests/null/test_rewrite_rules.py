@@ -145,6 +145,20 @@ def row_in_other_shape(graph: Graph) -> Node:
     return ops.add(ops.reshape(product(graph), (4, 10)), source(graph, 10))
 
 
+def shuffled(x: Node, rows: int, factor: int) -> Node:
+    """Blocks of factor x factor pixels in the last axis of `x`, spread over an image."""
+    split = ops.reshape(x, (1, rows, -1, factor, factor, x.shape[-1] // factor**2))
+    image = ops.permute(split, (0, 1, 3, 2, 4, 5))
+    return ops.softmax(ops.reshape(image, (1, rows * factor, -1, split.shape[-1])))
+
+
+def image(graph: Graph) -> Node:
+    """A product with bias and residual whose columns are spread over an image [1, 2, 4, 8]."""
+    made = ops.add(ops.matmul(source(graph, 2, 3), source(graph, 3, 32)), source(graph, 32))
+    split = ops.reshape(ops.add(source(graph, 2, 32), made), (1, 1, 2, 2, 2, 8))
+    return ops.reshape(ops.permute(split, (0, 1, 3, 2, 4, 5)), (1, 2, 4, 8))
+
+
 APPLIES: dict[str, list[Build]] = {
     "constant folding": [
         lambda g: ops.mul(source(g, 3, 4), ops.gelu(value(g, 3, 4))),
@@ -214,12 +228,52 @@ APPLIES: dict[str, list[Build]] = {
             ops.matmul(source(g, 3, 5), source(g, 4, 3), transpose_a=True, transpose_b=True), (1, 0)
         ),
     ],
+    "product of windows": [
+        lambda g: ops.linear(ops.unfold(source(g, 2, 9, 8, 3), 4, stride=4), source(g, 5, 48)),
+        lambda g: ops.gelu(
+            ops.linear(
+                ops.unfold(source(g, 1, 4, 5, 4), 3, padding=1), source(g, 8, 36), source(g, 8)
+            )
+        ),
+    ],
     "computed rows": [
         lambda g: ops.linear(normed(g, 1), source(g, 6, 64)),
         lambda g: ops.add(
             ops.linear(x := normed(g, 4), source(g, 6, 64)), gate_and_up(g, (0, 1), x=x)
         ),
         lambda g: ops.gelu(ops.linear(normed(g, 2), source(g, 6, 64), source(g, 6))),
+    ],
+    "activated norm": [
+        lambda g: ops.gelu(ops.layer_norm(source(g, 3, 8), source(g, 8), source(g, 8), eps=1e-2)),
+        lambda g: ops.softmax(ops.affine(normed(g, 5), 2.0, 1.0)),
+        lambda g: ops.tanh(
+            ops.group_norm(source(g, 1, 2, 3, 4), source(g, 4), source(g, 4), groups=2, eps=1e-2)
+        ),
+    ],
+    "moved product": [
+        lambda g: ops.softmax(
+            ops.permute(ops.matmul(source(g, 2, 5, 3), source(g, 2, 3, 4)), (1, 0, 2))
+        ),
+        lambda g: shuffled(ops.add(product(g), source(g, 8)), 1, 2),
+        lambda g: ops.softmax(ops.take(ops.add(product(g), source(g, 5, 8)), 0, 1, 4)),
+        lambda g: ops.take(ops.reshape(product(g), (1, 5, 8)), 1, 2, 3),
+        lambda g: ops.permute(
+            ops.reshape(ops.add(source(g, 5, 8), product(g)), (5, 2, 4)), (1, 0, 2)
+        ),
+        lambda g: shuffled(
+            ops.conv2d(source(g, 1, 4, 5, 3), source(g, 16, 27), source(g, 16), 3, padding=1), 4, 2
+        ),
+    ],
+    "followed product": [
+        lambda g: ops.sigmoid(ops.add(image(g), ops.softmax(source(g, 1, 2, 4, 8)))),
+        lambda g: ops.mul(ops.reshape(x := image(g), (x.type.size,)), source(g, 1)),
+        lambda g: ops.gelu(ops.sub(source(g, 2, 8), ops.take(product(g), 0, 1, 3))),
+    ],
+    "recomputed value": [
+        lambda g: ops.matmul(
+            ops.square(x := ops.sub(source(g, 4, 8), source(g, 8))), ops.tanh(x), transpose_b=True
+        ),
+        lambda g: ops.concat(ops.add(product(g), x := ops.silu(source(g, 5, 8))), ops.gelu(x), 0),
     ],
     "written heads": [decoded, lambda g: decoded(g, turned=False)],
     "decoded heads": [decoded],
@@ -304,12 +358,60 @@ MUST_NOT: dict[str, list[Build]] = {
             used_twice(g, ops.matmul(source(g, 9, 30), source(g, 30, 9))), (1, 0)
         ),
     ],
+    # Another reader; a matrix [k, n]; windows as the matrix; lines that are not of fours.
+    "product of windows": [
+        lambda g: ops.linear(
+            used_twice(g, ops.unfold(source(g, 1, 8, 8, 3), 4, stride=4)), source(g, 5, 48)
+        ),
+        lambda g: ops.matmul(ops.unfold(source(g, 1, 8, 8, 3), 4, stride=4), source(g, 48, 5)),
+        lambda g: ops.linear(source(g, 5, 48), ops.unfold(source(g, 1, 8, 8, 3), 4, stride=4)),
+        lambda g: ops.linear(ops.unfold(source(g, 1, 8, 8, 3), 4, stride=2), source(g, 5, 48)),
+    ],
     # Too many rows, another reader, a matrix [k, n], rows as the matrix.
     "computed rows": [
         lambda g: ops.linear(normed(g, 5), source(g, 6, 64)),
         lambda g: ops.concat(x := normed(g, 1), ops.linear(x, source(g, 6, 64)), 1),
         lambda g: ops.matmul(normed(g, 1), source(g, 64, 6)),
         lambda g: ops.linear(source(g, 3, 64), normed(g, 2)),
+    ],
+    # Another reader; a norm with a function of its own; a function of two operands.
+    "activated norm": [
+        lambda g: ops.gelu(used_twice(g, normed(g, 5))),
+        lambda g: ops.gelu(
+            ops.group_norm_silu(source(g, 1, 2, 3, 4), source(g, 4), source(g, 4), 2, eps=1e-2)
+        ),
+        lambda g: ops.mul(normed(g, 5), source(g, 64)),
+    ],
+    # Another reader; columns; a last axis that moves, or is not of fours; rows that are not.
+    "moved product": [
+        lambda g: shuffled(used_twice(g, product(g)), 1, 2),
+        lambda g: ops.take(used_twice(g, product(g)), 0, 1, 4),
+        lambda g: ops.take(product(g), 1, 0, 4),
+        lambda g: ops.permute(ops.reshape(product(g), (5, 2, 4)), (1, 2, 0)),
+        lambda g: ops.permute(ops.reshape(product(g), (5, 4, 2)), (1, 0, 2)),
+        lambda g: ops.permute(
+            ops.reshape(ops.matmul(source(g, 4, 3), source(g, 3, 6)), (3, 2, 4)), (1, 0, 2)
+        ),
+    ],
+    # Another reader; an operand in rows; one that is ready later; too many.
+    "followed product": [
+        lambda g: ops.gelu(used_twice(g, image(g))),
+        lambda g: ops.add(image(g), source(g, 8)),
+        lambda g: ops.add(image(g), ops.softmax(ops.softmax(image(g)))),
+        lambda g: ops.add(
+            image(g), ops.add(*(ops.add(*(source(g, 1, 2, 4, 8) for _ in "ab")) for _ in "ab"))
+        ),
+    ],
+    # A reader that cannot compute it; one that reads it repeated; an output.
+    "recomputed value": [
+        lambda g: ops.matmul(ops.square(x := ops.gelu(source(g, 4, 4))), x),
+        lambda g: ops.matmul(
+            ops.add(x := ops.gelu(source(g, 4)), source(g, 4, 4)),
+            ops.expand(ops.reshape(ops.tanh(x), (4, 1)), (4, 4)),
+        ),
+        lambda g: ops.matmul(
+            ops.square(x := used_twice(g, ops.gelu(source(g, 4, 4)))), ops.tanh(x)
+        ),
     ],
     # Two tokens; a row that is written as it is.
     "written heads": [
