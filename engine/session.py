@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 SHARED = ("parameter", "frozen", "state")
 """Kinds of buffers that a session can have in common with another one."""
 
-FIRST_PART = 16
-"""Launches that keep a device busy while as many times GROWTH are submitted."""
-GROWTH = 5
+FIRST_PART = 10
+"""Launches that keep a device busy while as many more are submitted."""
 
 
 class Session:
@@ -137,13 +136,14 @@ class Session:
     def _record(self) -> list[wgpu.GPUCommandBuffer]:
         """The plan as what is submitted one after another.
 
-        Where a submission itself takes long, the device begins with a small part meanwhile.
+        Where a submission itself takes long, the device begins with a small part meanwhile; each
+        is as long as all before it.
         """
         parts: list[wgpu.GPUCommandBuffer] = []
         first, last = 0, len(self.commands)
         late = self.gpu.backend.translates_late
         while first < last or not parts:
-            end = min(last, max(FIRST_PART, GROWTH * first)) if late else last
+            end = min(last, max(FIRST_PART, 2 * first)) if late else last
             encoder = self.gpu.device.create_command_encoder()
             self.encode(encoder, first, end)
             parts.append(encoder.finish())
