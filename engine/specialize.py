@@ -175,11 +175,11 @@ def choose_matmul(
 ) -> MatmulChoice:
     """Kernel for `batch` products [m, k] x [k, n] on a device; `layout` as in MatmulKey."""
     key = MatmulKey(layout, batch, m, n, k)
-    measured = facts.table.get(key)
-    # A table may come from a larger device, or from other kernels.
-    if measured is not None and measured in matmul_candidates(key, facts):
-        return measured
-    return _usual_matmul(key, facts)
+    usual, measured = _usual_matmul(key, facts), facts.table.get(key)
+    # Tables are of strict kernels; one may come from a larger device, or from other kernels.
+    if measured is None or usual.units or measured not in matmul_candidates(key, facts):
+        return usual
+    return measured
 
 
 def _usual_matmul(key: MatmulKey, facts: DeviceFacts) -> MatmulChoice:

@@ -11,7 +11,15 @@ from engine.graph import Graph
 from engine.kernels.attention import AttentionShape, attention, grad_keys, grad_queries, kernel
 from engine.kernels.matmul import matmul
 from engine.kernels.product import MatmulShape
-from engine.specialize import Contract, DeviceFacts, MatrixUnits, choose_matmul, matrix_tiles
+from engine.specialize import (
+    Contract,
+    DeviceFacts,
+    MatmulKey,
+    MatrixUnits,
+    choose_matmul,
+    matmul_candidates,
+    matrix_tiles,
+)
 from engine.specialize_attention import choose_attention, keep_weights
 from models.zoo import WORKLOADS
 
@@ -75,6 +83,14 @@ def test_few_rows_are_bound_by_memory_and_stay_strict() -> None:
     assert choose_matmul(1, 12544, 64, 576, FACTS).variant == "matrix"
     # On a CPU device units are more of the same arithmetic.
     assert choose_matmul(1, 1500, 1536, 384, replace(FACTS, is_cpu=True)).variant == "direct"
+
+
+def test_measured_strict_kernels_do_not_replace_units() -> None:
+    key = MatmulKey("nt", 1, 1500, 1536, 384)
+    strict = replace(FACTS, matrix_units=None)
+    other = matmul_candidates(key, strict)[1]
+    assert choose_matmul(*key[1:], replace(strict, table={key: other}), "nt") == other
+    assert choose_matmul(*key[1:], replace(FACTS, table={key: other}), "nt").variant == "matrix"
 
 
 @pytest.mark.parametrize("units", [UNITS, MatrixUnits(8, 8, 8, 8)])
