@@ -255,7 +255,11 @@ class TuneConfig:
     seconds: float = 60.0
     """About how long to measure, in seconds; the heaviest products come first."""
     gpu: Choice = "auto"
-    """WebGPU implementation; auto: what DINOVISION_GPU says, else wgpu."""
+    """WebGPU implementation; auto: what DINOVISION_GPU says, else wgpu, unless the contract asks
+    for what only Dawn has."""
+    contract: Contract = "strict"
+    """Whose kernels to measure: strict f32 alone, or matrix units beside them; each contract has a
+    table of its own."""
     debug: bool = False
     """Show a traceback for expected errors too."""
 

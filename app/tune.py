@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
+from functools import partial
 
 from rich.console import Console
 
 from app.config import TuneConfig, UsageError
+from app.contracts import open_for
 from app.progress import Progress
 from app.tables import print_table, say
 from engine.errors import EngineError
-from engine.gpu import Gpu
 from engine.kernel_table import load_table, table_path
 from engine.specialize import MatmulChoice, choose_matmul
-from engine.tuning import Measured, tune
+from engine.tuning import Measured, tune, tuned_facts
 from models.zoo import PROGRAMS
 
 DINOVISION = ("train", "infer")
@@ -29,7 +29,7 @@ def run_tune(config: TuneConfig, console: Console | None = None) -> int:
     console = console or Console()
     models = [config.model] if config.model else DINOVISION
     graphs = [PROGRAMS[model].build(PROGRAMS[model].size) for model in models]
-    gpu = Gpu.open(config.gpu)
+    gpu = open_for(config.gpu, config.contract, partial(say, console))
     say(console, f"adapter: {gpu.name}")
     rows: list[Measured] = []
 
@@ -40,7 +40,7 @@ def run_tune(config: TuneConfig, console: Console | None = None) -> int:
     progress = Progress()
     with contextlib.closing(progress):
         table = tune(gpu, graphs, config.seconds, count, load_table(gpu))
-    facts = replace(gpu.facts, table={}, matrix_units=None)
+    facts = tuned_facts(gpu)
     cells = [
         (
             r.key.layout,

@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from engine.atomic import write_atomic
 from engine.cache import default_folder
-from engine.specialize import DeviceFacts, MatmulChoice, MatmulKey, matmul_candidates
+from engine.specialize import Contract, DeviceFacts, MatmulChoice, MatmulKey, matmul_candidates
 
 if TYPE_CHECKING:
     from engine.gpu import Gpu
 
 FORMAT = 1
 LAYOUTS = ("nn", "nt", "tn", "tt")
-GENERATORS = ("matmul", "tiled", "gemv", "product", "operands", "splits", "epilogue")
+GENERATORS = (
+    *("matmul", "tiled", "gemv", "matrix_units", "scaled_f16"),
+    *("product", "operands", "splits", "epilogue"),
+)
 """Modules of engine/kernels whose change makes measurements stale."""
 
 log = logging.getLogger(__name__)
@@ -28,10 +31,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class KernelTable(Mapping[MatmulKey, MatmulChoice]):
-    """The best kernel by shape, for one adapter and driver. Give it to `DeviceFacts.table`."""
+    """The best kernel by shape, for one adapter, driver and contract. Give it to
+    `DeviceFacts.table`.
+    """
 
     adapter: str
     driver: str
+    contract: Contract = "strict"
     choices: tuple[tuple[MatmulKey, MatmulChoice], ...] = ()
 
     def __getitem__(self, key: MatmulKey) -> MatmulChoice:
@@ -60,6 +66,7 @@ class KernelTable(Mapping[MatmulKey, MatmulChoice]):
             "format": FORMAT,
             "adapter": self.adapter,
             "driver": self.driver,
+            "contract": self.contract,
             "generators": generators_version(),
         }
         # One entry a line, for people who look.
@@ -70,26 +77,29 @@ class KernelTable(Mapping[MatmulKey, MatmulChoice]):
 
 
 def table_path(gpu: Gpu, folder: Path | None = None) -> Path:
-    """Where the table of this adapter and driver is kept: by default the user's cache folder."""
+    """Where the table of this adapter, driver and contract is kept: by default the user's cache
+    folder.
+    """
     owner = hashlib.sha256(f"{gpu.name}\0{gpu.driver}".encode()).hexdigest()[:16]
-    return (folder or default_folder().parent / "kernels") / f"{owner}.json"
+    suffix = "" if gpu.contract == "strict" else f"-{gpu.contract}"
+    return (folder or default_folder().parent / "kernels") / f"{owner}{suffix}.json"
 
 
 def load_table(gpu: Gpu, folder: Path | None = None) -> KernelTable:
-    """The table of this adapter and driver; empty where there is none. See `read_table`."""
-    return read_table(table_path(gpu, folder), gpu.name, gpu.driver, gpu.facts)
+    """The table of a device under its contract; empty where there is none. See `read_table`."""
+    empty = KernelTable(gpu.name, gpu.driver, gpu.contract)
+    return read_table(table_path(gpu, folder), empty, gpu.facts)
 
 
-def read_table(path: Path, adapter: str, driver: str, facts: DeviceFacts) -> KernelTable:
-    """The entries of a file that are of use on this device.
+def read_table(path: Path, empty: KernelTable, facts: DeviceFacts) -> KernelTable:
+    """The entries of a file that are of use on this device, whose table is `empty` without it.
 
     A file that is damaged, of another device or of other kernels costs one warning and counts as
     empty, and entries that the device or the kernels do not allow cost one and are left out.
     """
-    empty = KernelTable(adapter, driver)
     try:
         data = json.loads(path.read_bytes())
-        rows = _rows(data, adapter, driver)
+        rows = _rows(data, empty)
     except (FileNotFoundError, NotADirectoryError):
         return empty
     except (OSError, ValueError, RecursionError) as error:
@@ -112,12 +122,14 @@ def generators_version() -> str:
     return digest.hexdigest()
 
 
-def _rows(data: Any, adapter: str, driver: str) -> list[Any]:
+def _rows(data: Any, wanted: KernelTable) -> list[Any]:
     """The entries of a file's contents. Raises ValueError where they are not for this device."""
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise ValueError("it is not a kernel table of this version")
-    if (data.get("adapter"), data.get("driver")) != (adapter, driver):
+    if (data.get("adapter"), data.get("driver")) != (wanted.adapter, wanted.driver):
         raise ValueError("it was measured on another device or driver")
+    if data.get("contract") != wanted.contract:
+        raise ValueError("it was measured under another contract")
     if data.get("generators") != generators_version():
         raise ValueError("it was measured with other kernels")
     rows = data.get("matmul")

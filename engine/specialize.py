@@ -175,11 +175,11 @@ def choose_matmul(
 ) -> MatmulChoice:
     """Kernel for `batch` products [m, k] x [k, n] on a device; `layout` as in MatmulKey."""
     key = MatmulKey(layout, batch, m, n, k)
-    usual, measured = _usual_matmul(key, facts), facts.table.get(key)
-    # Tables are of strict kernels; one may come from a larger device, or from other kernels.
-    if measured is None or usual.units or measured not in matmul_candidates(key, facts):
-        return usual
-    return measured
+    measured = facts.table.get(key)
+    # A table may come from a larger device, or from other kernels.
+    if measured is not None and measured in matmul_candidates(key, facts):
+        return measured
+    return _usual_matmul(key, facts)
 
 
 def _usual_matmul(key: MatmulKey, facts: DeviceFacts) -> MatmulChoice:
@@ -289,7 +289,7 @@ def _variants(key: MatmulKey, facts: DeviceFacts) -> Iterator[MatmulChoice]:
             yield MatmulChoice("direct", rows, columns, 4, rows, columns)
     if facts.is_cpu:
         return
-    for tile in (*TILES, *MORE_TILES):
+    for tile in (*TILES, *MORE_TILES, *matrix_tiles(facts.matrix_units)):
         yield from _in_parts(tile, key, facts)
     if not key.layout or (key.m > GEMV_ROWS and key.n > 1):
         return

@@ -44,6 +44,13 @@ class Measured:
     tried: int
 
 
+def tuned_facts(gpu: Gpu) -> DeviceFacts:
+    """The device as the choices see it that are measured: under its contract, without a table."""
+    accelerated = gpu.contract == "accelerated"
+    units = gpu.facts.matrix_units if accelerated else None
+    return replace(gpu.facts, table={}, matrix_units=units)
+
+
 def products(graph: Graph, facts: DeviceFacts) -> Counter[MatmulKey]:
     """The plain matrix products in the program that a graph becomes, and how often."""
     asked = _Asked()
@@ -58,18 +65,19 @@ def tune(
     progress: Callable[[Measured], None] | None = None,
     known: KernelTable | None = None,
 ) -> KernelTable:
-    """A table for the products of `graphs`: `known` with what was measured in its place.
+    """A table for the products of `graphs` under the device's contract: `known` with what was
+    measured in its place.
 
     Takes about `seconds`, the products with most arithmetic first; what time does not suffice for
     stays as it is. Waits for the device all the time. Raises GpuError when it is lost.
     """
-    facts = replace(gpu.facts, table={}, matrix_units=None)
+    facts = tuned_facts(gpu)
     counts: Counter[MatmulKey] = Counter()
     for graph in graphs:
         counts.update(products(graph, facts))
     keys = [key for key in counts if _fits(key, facts)]
     keys.sort(key=lambda key: counts[key] * key.batch * key.m * key.n * key.k, reverse=True)
-    known = known or KernelTable(gpu.name, gpu.driver)
+    known = known or KernelTable(gpu.name, gpu.driver, gpu.contract)
     found: dict[MatmulKey, MatmulChoice | None] = {}
     end = time.perf_counter() + seconds
     for place, key in enumerate(keys):

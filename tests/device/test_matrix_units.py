@@ -12,7 +12,7 @@ from device_runs import outputs
 from test_conv_kernels import add_convolution
 from test_matmul import LAYOUTS, add_product
 
-from engine import ops
+from engine import ops, tuning
 from engine.autodiff import gradients
 from engine.gpu import Gpu
 from engine.graph import Graph
@@ -92,6 +92,35 @@ def test_neither_small_nor_large_factors_leave_the_range(
         feeds[b.name] = rng.standard_normal(b.shape).astype(np.float32)
         graph.output(f"{first} {last}", ops.matmul(a, b))
     compare(gpu, graph, feeds, facts)
+
+
+def test_what_tune_finds_is_used(
+    facts: DeviceFacts, gpu: Gpu, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under the contract accelerated, units are measured beside strict kernels."""
+    measured: list[MatmulChoice] = []
+    best: list[MatmulChoice] = []
+
+    class Scripted(tuning._Bench):
+        def time(self, choice: MatmulChoice, hopeless_s: float = float("inf")) -> float:
+            # The first is the usual one.
+            if measured and choice.units and choice not in measured and not best:
+                best.append(choice)
+            measured.append(choice)
+            return 0.5 if choice in best else 1.0
+
+    monkeypatch.setattr(tuning, "_Bench", Scripted)
+    monkeypatch.setattr(gpu, "facts", facts)
+    graph = Graph()
+    feeds: Feeds = {}
+    add_product(graph, feeds, (0, 40, 24, 300), (False, True), rng)
+    monkeypatch.setattr(gpu, "contract", "strict")
+    assert not tuning.tune(gpu, [graph], 60) and not best
+    measured.clear()
+    monkeypatch.setattr(gpu, "contract", "accelerated")
+    table = tuning.tune(gpu, [graph], 60)
+    assert (table.contract, [*table.values()]) == ("accelerated", best)
+    compare(gpu, graph, feeds, replace(facts, table=table))
 
 
 def test_attention_and_its_gradients(

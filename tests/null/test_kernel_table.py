@@ -18,8 +18,10 @@ from engine.specialize import (
     DeviceFacts,
     MatmulChoice,
     MatmulKey,
+    MatrixUnits,
     choose_matmul,
     matmul_candidates,
+    matrix_tiles,
 )
 
 BIG = DeviceFacts(max_invocations=1024, max_shared_bytes=49152)
@@ -38,7 +40,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def read(path: Path, facts: DeviceFacts = BIG) -> KernelTable:
-    return read_table(path, "Adapter", "1.0", facts)
+    return read_table(path, KernelTable("Adapter", "1.0"), facts)
 
 
 def test_round_trip(path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -49,6 +51,18 @@ def test_round_trip(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert read(path.with_name("missing.json")) == KernelTable("Adapter", "1.0")
     assert read(path / "below a file") == KernelTable("Adapter", "1.0")
     assert not caplog.records
+
+
+def test_units_keep_their_shape(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    units = MatrixUnits(16, 16, 16, 32)
+    tile = next(tile for tile in matrix_tiles(units) if tile.fits(BIG))
+    empty = KernelTable("Adapter", "1.0", "accelerated")
+    empty.updated({PRODUCT: tile}).save(path)
+    found = read_table(path, empty, replace(BIG, matrix_units=units))
+    assert dict(found) == {PRODUCT: tile} and not caplog.records
+    # Another device's units, or none.
+    assert not read_table(path, empty, replace(BIG, matrix_units=MatrixUnits(8, 8, 8, 8)))
+    assert not read_table(path, empty, BIG)
 
 
 def test_it_is_a_mapping_that_does_not_change() -> None:
@@ -123,6 +137,7 @@ def header(change: dict[str, Any]) -> Callable[[str], str]:
         (header({"matmul": {}}), "no entries"),
         (header({"adapter": "Other"}), "another device"),
         (header({"driver": "1.1"}), "another device"),
+        (header({"contract": "accelerated"}), "another contract"),
         (header({"generators": "0" * 64}), "other kernels"),
     ],
 )

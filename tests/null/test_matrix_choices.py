@@ -85,12 +85,15 @@ def test_few_rows_are_bound_by_memory_and_stay_strict() -> None:
     assert choose_matmul(1, 1500, 1536, 384, replace(FACTS, is_cpu=True)).variant == "direct"
 
 
-def test_measured_strict_kernels_do_not_replace_units() -> None:
-    key = MatmulKey("nt", 1, 1500, 1536, 384)
-    strict = replace(FACTS, matrix_units=None)
-    other = matmul_candidates(key, strict)[1]
-    assert choose_matmul(*key[1:], replace(strict, table={key: other}), "nt") == other
-    assert choose_matmul(*key[1:], replace(FACTS, table={key: other}), "nt").variant == "matrix"
+def test_tables_choose_among_units_where_there_are_some() -> None:
+    key, strict = MatmulKey("nt", 1, 201, 384, 384), replace(FACTS, matrix_units=None)
+    usual = choose_matmul(*key[1:], FACTS, "nt")
+    others = [c for c in matmul_candidates(key, FACTS) if c.units and c != usual]
+    assert usual.units and len({(c.tile_m, c.tile_n, c.tile_k) for c in others}) > 3
+    table = {key: others[0]}
+    assert choose_matmul(*key[1:], replace(FACTS, table=table), "nt") == others[0]
+    assert not any(c.units for c in matmul_candidates(key, strict))
+    assert not choose_matmul(*key[1:], replace(strict, table=table), "nt").units
 
 
 @pytest.mark.parametrize("units", [UNITS, MatrixUnits(8, 8, 8, 8)])
