@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from engine.kernels.operands import is_wide
-from engine.kernels.wgsl import strided_index
+from engine.kernels.wgsl import strided_index, strides_of
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Moved:
         """WGSL statements that set `place` in the result for element `i` of the product, which has
         this many, or return if it has no place.
         """
-        strides = _strides([self._quads[axis] for axis in self.axes])
+        strides = strides_of([self._quads[axis] for axis in self.axes])
         own = [strides[self.axes.index(axis)] for axis in range(len(self.axes))]
         return [
             f"let kept = i - {self.start // 4}u;",
@@ -61,7 +61,7 @@ class Moved:
 
     def source(self, index: str) -> str:
         """WGSL for the number in the product of the result's element at `index`."""
-        strides = _strides(self._quads)
+        strides = strides_of(self._quads)
         moved = [self._quads[axis] for axis in self.axes]
         own = [strides[axis] for axis in self.axes]
         return strided_index(index, moved, own, self.start // 4)
@@ -69,7 +69,3 @@ class Moved:
     @property
     def _quads(self) -> list[int]:
         return [*self.shape[:-1], self.shape[-1] // 4]
-
-
-def _strides(shape: Sequence[int]) -> list[int]:
-    return [prod(shape[axis + 1 :]) for axis in range(len(shape))]

@@ -181,6 +181,11 @@ def broadcast_index(index: str, shape: Sequence[int], operand: Sequence[int]) ->
     return " + ".join(terms) or "0u"
 
 
+def strides_of(shape: Sequence[int]) -> list[int]:
+    """Strides of a dense row-major array, in elements."""
+    return [_size(shape[axis + 1 :]) for axis in range(len(shape))]
+
+
 def strided_index(index: str, shape: Sequence[int], strides: Sequence[int], start: int) -> str:
     """Expression for start + the sum of coordinate * stride, for a linear index of `shape`."""
     terms, after = [f"{start}u"], 1

@@ -10,6 +10,7 @@ import numpy as np
 
 from engine.graph import Node, TensorType
 from engine.kernels.layout import pad_axis, strided_copy
+from engine.kernels.wgsl import strides_of
 from engine.lower import Lowering
 from engine.op import Array, Attrs, Op, Sample, register, require
 
@@ -100,10 +101,6 @@ class Copy(Move):
             yield Sample((shape,))
 
 
-def _strides(shape: Sequence[int]) -> list[int]:
-    return [prod(shape[axis + 1 :]) for axis in range(len(shape))]
-
-
 @register
 class Permute(Move):
     """Axes in another order: y.shape[i] = x.shape[axes[i]]."""
@@ -124,7 +121,7 @@ class Permute(Move):
         return [permute(upstream, np.argsort(node.attrs["axes"]).tolist())]
 
     def lower(self, node: Node, to: Lowering) -> None:
-        strides = _strides(node.inputs[0].shape)
+        strides = strides_of(node.inputs[0].shape)
         moved = [strides[axis] for axis in node.attrs["axes"]]
         to.dispatch(strided_copy(self.name, node.shape, moved, 0), node.inputs, node)
 
@@ -160,7 +157,7 @@ class Slice(Move):
         return [pad(upstream, axis, node.attrs["start"], after)]
 
     def lower(self, node: Node, to: Lowering) -> None:
-        strides = _strides(node.inputs[0].shape)
+        strides = strides_of(node.inputs[0].shape)
         offset = node.attrs["start"] * strides[node.attrs["axis"]]
         to.dispatch(strided_copy(self.name, node.shape, strides, offset), node.inputs, node)
 
