@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 
 from engine.graph import Graph, verify
 from engine.halves import halved
@@ -38,9 +37,7 @@ def compile_graph(
     for none, and `alias=False` gives each transient its own memory; neither may change results
     beyond rounding.
     """
-    facts = facts or DeviceFacts()
-    if contract == "strict":
-        facts = replace(facts, matrix_units=None)
+    facts = (facts or DeviceFacts()).under(contract)
     verify(graph)
     if optimize:
         graph = rewrite(graph, "greedy" if optimize is True else optimize, facts)

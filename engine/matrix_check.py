@@ -20,8 +20,6 @@ TOKENS, HEADS, HEAD = 1500, 6, 64
 TOLERANCE = 0.02
 """Relative L2 error of the loss and of every gradient; right ones have 0.001."""
 WEIGHTS = ("query", "key", "value", "mix")
-
-
 STEEP = 2.0**14
 """How much larger the last columns of a factor are: more than its first block leaves room for."""
 

@@ -58,6 +58,10 @@ class DeviceFacts:
     table: Mapping[MatmulKey, MatmulChoice] = field(default_factory=dict, hash=False)
     """Choices measured on this device, preferred to the usual ones: `engine.kernel_table`."""
 
+    def under(self, contract: Contract) -> DeviceFacts:
+        """What programs under a contract may use of the device."""
+        return replace(self, matrix_units=None) if contract == "strict" else self
+
 
 @dataclass(frozen=True)
 class MatmulChoice:

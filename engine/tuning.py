@@ -46,9 +46,7 @@ class Measured:
 
 def tuned_facts(gpu: Gpu) -> DeviceFacts:
     """The device as the choices see it that are measured: under its contract, without a table."""
-    accelerated = gpu.contract == "accelerated"
-    units = gpu.facts.matrix_units if accelerated else None
-    return replace(gpu.facts, table={}, matrix_units=units)
+    return replace(gpu.facts.under(gpu.contract), table={})
 
 
 def products(graph: Graph, facts: DeviceFacts) -> Counter[MatmulKey]:

@@ -20,7 +20,6 @@ from math import ceil, prod
 from engine.kernels.epilogue import Epilogue
 from engine.kernels.layout import Window
 from engine.kernels.matmul import Access, MatmulShape, matmul
-from engine.kernels.moved import Moved
 from engine.kernels.operands import (
     Guard,
     Stored,
@@ -51,17 +50,9 @@ def input_grad_shape(w: Window, out: int) -> MatmulShape:
     return MatmulShape(p.count, p.pixels, w.channels, p.depth)
 
 
-def forward(
-    w: Window,
-    shape: MatmulShape,
-    choice: MatmulChoice,
-    epilogue: Epilogue,
-    stored: Stored = "f32",
-    moved: Moved | None = None,
-) -> list[Kernel]:
+def forward_access(w: Window, shape: MatmulShape, stored: Stored = "f32") -> Access:
     """Operands x, weight[out, taps] `stored` so, and those of the epilogue."""
-    access = Access("conv2d", a=Windows(w), b=shape.b(stored), moved=moved)
-    return matmul(shape, choice, epilogue, access)
+    return Access("conv2d", a=Windows(w), b=shape.b(stored))
 
 
 def weight_grad(w: Window, shape: MatmulShape, choice: MatmulChoice) -> list[Kernel]:

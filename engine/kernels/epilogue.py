@@ -30,18 +30,12 @@ class Epilogue:
 
     def followed_by(self, after: Epilogue) -> Epilogue:
         """Both, one after the other; operands in this order."""
-        own, new, done = len(self.operands), len(after.operands), len(self.steps)
-        first = 1 + own + new
-        shifted = [*range(1 + own), *range(first, first + done)]
-        last = shifted[-1] if self.steps else 0
-        beyond = range(first + done, first + done + len(after.steps))
-        places = [last, *range(1 + own, first), *beyond]
-        steps = [(step, shifted) for step in self.steps] + [(step, places) for step in after.steps]
-        return replace(
-            self,
-            operands=(*self.operands, *after.operands),
-            steps=tuple(Step(s.emit, tuple(index[a] for a in s.arguments)) for s, index in steps),
-        )
+        operands = (*self.operands, *after.operands)
+        own, values = 1 + len(self.operands), 1 + len(operands)
+        steps = _renumbered(self.steps, range(own), values)
+        product = values + len(steps) - 1 if steps else 0
+        steps += _renumbered(after.steps, [product, *range(own, values)], values + len(steps))
+        return replace(self, operands=operands, steps=steps)
 
     def result(self, columns: int) -> tuple[str, str]:
         """Element type of a result whose product has rows of `columns`, and what is kept of `out`.
@@ -107,6 +101,12 @@ class Epilogue:
             values.append(step.emit(kind, *(f"v{a}" for a in step.arguments)))
         lines = [f"let v{number} = {value};" for number, value in enumerate(values)]
         return [*lines, f"let out = v{len(values) - 1};"]
+
+
+def _renumbered(steps: Sequence[Step], values: Sequence[int], base: int) -> tuple[Step, ...]:
+    """Steps with value k found at `values[k]` and step j's result at `base + j`."""
+    index = [*values, *range(base, base + len(steps))]
+    return tuple(Step(step.emit, tuple(index[a] for a in step.arguments)) for step in steps)
 
 
 PLAIN = Epilogue()

@@ -90,9 +90,7 @@ def concat(
     for k, length in enumerate(lengths):
         n = length // scale
         at = f"row * {n}u + column - {start}u"
-        value = f"y[i] = x{k}[{at}];"
-        if given[k].splits:
-            value = f"let at = {at}; {given[k].finish('at')} y[i] = x{k}[at];"
+        value = f"let at = {at}; {given[k].finish('at')} y[i] = x{k}[at];"
         start += n
         last = k == len(lengths) - 1
         cases.append(f"{{ {value} }}" if last else f"if (column < {start}u) {{ {value} }}")

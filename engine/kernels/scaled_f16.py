@@ -42,7 +42,7 @@ def initial(names: Sequence[str]) -> Iterator[str]:
 def publish(name: str, vectors: Sequence[str], subgroup_size: int = 0) -> Iterator[str]:
     """Raise the peak if the invocations' vec4<f32> exceed the level; a barrier must follow.
 
-    For a first block, which does, `subgroup_size` lets one of so many invocations speak for all.
+    Where nearly all do, `subgroup_size` lets one of so many invocations speak for all.
     """
     yield "{ var most = vec4<f32>();"
     yield from (f"most = max(most, abs({v}));" for v in vectors)

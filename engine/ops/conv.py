@@ -16,7 +16,6 @@ from engine.graph import Node, TensorType
 from engine.kernels import conv as kernels
 from engine.kernels.layout import Window
 from engine.kernels.matmul import MatmulShape
-from engine.kernels.moved import Moved
 from engine.kernels.operands import is_wide
 from engine.lower import Lowering
 from engine.op import Array, Attrs, Op, Sample, register, require
@@ -28,7 +27,7 @@ from engine.ops.epilogue import (
     epilogue_of,
     through_epilogue,
 )
-from engine.ops.factors import NOTHING, Following, Movable
+from engine.ops.factors import Factors, ProductOp
 from engine.ops.matmul import linear
 from engine.ops.pointwise import add
 from engine.ops.shape import reshape
@@ -68,7 +67,7 @@ def _by_tap(weight: Array, w: Window) -> Array:
 
 
 @register
-class Conv2d(Movable):
+class Conv2d(ProductOp):
     """y[n, oh, ow, out] = windows of x[n, h, w, c] * weight[out, kh * kw * c], then the epilogue.
 
     Taps are ordered (ky, kx, c); outside the image is zero. See engine.ops.epilogue for the rest.
@@ -98,24 +97,18 @@ class Conv2d(Movable):
         g, others = through_epilogue(node, upstream)
         return [_input_grad(g, weight, x.shape, attrs), _weight_grad(g, x, attrs), *others]
 
-    def lower_moved(
-        self,
-        inputs: Sequence[Node],
-        attrs: Attrs,
-        to: Lowering,
-        result: Node,
-        moved: Moved | None,
-        after: Following = NOTHING,
-    ) -> None:
-        x, weight, *others = inputs
-        w, out = window_of(x.shape, attrs), weight.shape[0]
+    def factors(
+        self, rows: TensorType, others: Sequence[Node], attrs: Attrs, to: Lowering
+    ) -> Factors:
+        weight, *operands = others
+        w, out = window_of(rows.shape, attrs), weight.shape[0]
         shape = kernels.forward_shape(w, out)
-        choice = _choose(shape, to)
-        epilogue = epilogue_of(others, (w.images, *w.out, out), attrs)
-        epilogue = epilogue.followed_by(after.epilogue)
-        made = kernels.forward(w, shape, choice, epilogue, to.stored(weight), moved)
-        operands = [*inputs, *after.operands]
-        emit_product(to, made, shape, choice, operands, result, epilogue, moved)
+        epilogue = epilogue_of(operands, (w.images, *w.out, out), attrs)
+        access = kernels.forward_access(w, shape, to.stored(weight))
+        return Factors(shape, weight, epilogue, operands, access)
+
+    def choose(self, shape: MatmulShape, to: Lowering) -> MatmulChoice:
+        return _choose(shape, to)
 
     def halves(self, inputs: Sequence[TensorType], attrs: Attrs) -> Sequence[int]:
         return (1,) if is_wide(inputs[1].shape[1]) else ()

@@ -15,7 +15,7 @@ from engine.kernels.product import DENSE, Access
 from engine.lower import Lowering, Operand
 from engine.op import Attrs, Op
 from engine.ops.epilogue import emit_product
-from engine.specialize import choose_matmul
+from engine.specialize import MatmulChoice, choose_matmul
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,11 @@ class Factors:
 
 @dataclass(frozen=True)
 class Following:
-    """What becomes of a moved result: `epilogue`, whose `operands` are like the result."""
+    """What becomes of a product's result: `moved` so, then `epilogue`, whose `operands` are like
+    the moved result.
+    """
 
+    moved: Moved | None = None
     epilogue: Epilogue = PLAIN
     operands: Sequence[Operand] = ()
 
@@ -43,29 +46,7 @@ class Following:
 NOTHING = Following()
 
 
-class Movable(Op, ABC):
-    """An op whose kernels can write a part of their result, or with its axes in another order."""
-
-    @abstractmethod
-    def lower_moved(
-        self,
-        inputs: Sequence[Node],
-        attrs: Attrs,
-        to: Lowering,
-        result: Node,
-        moved: Moved | None,
-        after: Following = NOTHING,
-    ) -> None:
-        """Append the dispatches that compute the op of `inputs` into `result`, so `moved`, with
-        what comes `after` it.
-        """
-
-    def lower(self, node: Node, to: Lowering) -> None:
-        """See Op."""
-        self.lower_moved(node.inputs, node.attrs, to, node, None)
-
-
-class ProductOp(Movable):
+class ProductOp(Op, ABC):
     """An op that multiplies its first operand, the rows, by a matrix."""
 
     @abstractmethod
@@ -74,21 +55,25 @@ class ProductOp(Movable):
     ) -> Factors:
         """The product of rows of a type and the op's other operands."""
 
-    def lower_moved(
-        self,
-        inputs: Sequence[Node],
-        attrs: Attrs,
-        to: Lowering,
-        result: Node,
-        moved: Moved | None,
-        after: Following = NOTHING,
+    def choose(self, shape: MatmulShape, to: Lowering) -> MatmulChoice:
+        """The kernel for its product."""
+        return choose_matmul(*shape.extents, to.facts, shape.layout)
+
+    def lower(self, node: Node, to: Lowering) -> None:
+        """See Op."""
+        self.lower_followed(node.inputs, node.attrs, to, node, NOTHING)
+
+    def lower_followed(
+        self, inputs: Sequence[Node], attrs: Attrs, to: Lowering, result: Node, then: Following
     ) -> None:
-        """See Movable: one launch, or two with split-K."""
+        """Append the dispatches that compute the op of `inputs`, and what comes `then`, into
+        `result`: one launch, or two with split-K.
+        """
         rows, *others = inputs
         product = self.factors(rows.type, others, attrs, to)
-        shape, epilogue = product.shape, product.epilogue.followed_by(after.epilogue)
-        choice = choose_matmul(*shape.extents, to.facts, shape.layout)
-        access = replace(product.access, moved=moved)
+        shape, epilogue = product.shape, product.epilogue.followed_by(then.epilogue)
+        choice = self.choose(shape, to)
+        access = replace(product.access, moved=then.moved)
         made = matmul_kernels(shape, choice, epilogue, access)
-        operands = [rows, product.matrix, *product.others, *after.operands]
-        emit_product(to, made, shape, choice, operands, result, epilogue, moved)
+        operands = [rows, product.matrix, *product.others, *then.operands]
+        emit_product(to, made, shape, choice, operands, result, epilogue, then.moved)

@@ -20,7 +20,7 @@ from engine.ops.epilogue import (
     epilogue_of,
     operand_kind,
 )
-from engine.ops.factors import Following, Movable
+from engine.ops.factors import Following, ProductOp
 
 PRODUCTS = ("matmul", "conv2d")
 """Ops whose result may be written so."""
@@ -63,13 +63,13 @@ class MovedProduct(Op):
     def lower(self, node: Node, to: Lowering) -> None:
         (product, own), given = node.attrs["product"], node.attrs["given"]
         op = definition(product)
-        assert isinstance(op, Movable)
+        assert isinstance(op, ProductOp)
         moved = Moved.of(node.attrs["shape"], node.attrs["axes"], node.attrs["start"])
         others = node.inputs[given:]
         epilogue = epilogue_of(others, node.shape, _epilogue(node.attrs))
         kinds: list[Kind] = ["moved" if kind == "full" else kind for kind in epilogue.operands]
-        after = Following(replace(epilogue, operands=tuple(kinds)), others)
-        op.lower_moved(node.inputs[:given], own, to, node, moved, after)
+        then = Following(moved, replace(epilogue, operands=tuple(kinds)), others)
+        op.lower_followed(node.inputs[:given], own, to, node, then)
 
     def halves(self, inputs: Sequence[TensorType], attrs: Attrs) -> Sequence[int]:
         product, own = attrs["product"]
